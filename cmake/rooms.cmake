@@ -1,0 +1,39 @@
+# A room is one static library of src/<name>, with its tests beside the code. The DEPS given here are the only rooms whose
+# headers it may include; tools/tidy checks that the #include lines agree.
+
+# tally_room(NAME DEPS room... LIBS target...)
+#   src/<name>/**/*.cc  -> library tally_<name>    (files *_test.cc, *_bench.cc and *_fuzz.cc left out)
+#   src/<name>/**/*_test.cc -> executable <name>_test, run by ctest from the top of the source tree
+#   TEST_DEPS: rooms that only the tests use
+function(tally_room name)
+  cmake_parse_arguments(ROOM "" "" "DEPS;LIBS;TEST_DEPS;TEST_LIBS" ${ARGN})
+  set(dir ${CMAKE_SOURCE_DIR}/src/${name})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${dir}/*.cc)
+  set(tests ${sources})
+  list(FILTER tests INCLUDE REGEX "_test\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz)\\.cc$")
+
+  if(NOT sources)
+    message(STATUS "room ${name} is empty")
+    add_library(tally_${name} INTERFACE)
+    return()
+  endif()
+  add_library(tally_${name} STATIC ${sources})
+  target_include_directories(tally_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src)
+  target_link_libraries(tally_${name} PRIVATE tally_options)
+  foreach(dep ${ROOM_DEPS})
+    target_link_libraries(tally_${name} PUBLIC tally_${dep})
+  endforeach()
+  target_link_libraries(tally_${name} PUBLIC ${ROOM_LIBS})
+
+  if(tests)
+    add_executable(${name}_test ${tests})
+    target_link_libraries(${name}_test PRIVATE tally_options tally_${name} GTest::gtest_main GTest::gmock
+                                               ${ROOM_TEST_LIBS})
+    foreach(dep ${ROOM_TEST_DEPS})
+      target_link_libraries(${name}_test PRIVATE tally_${dep})
+    endforeach()
+    add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT "RC_PARAMS=seed=1")
+  endif()
+endfunction()

@@ -1,0 +1,84 @@
+#pragma once
+// Law 2: every allocation that can exceed 1 MiB or grows with load comes from a named account, planned before, capped, counted.
+// Threads: all functions of Accounts may be called from any thread.
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+
+namespace tally::base {
+
+enum class Account : uint8_t { kWeights, kKv, kActivations, kRuntime };
+inline constexpr size_t kAccountCount = 4;
+std::string_view account_name(Account account);  // "weights", "kv", …
+
+struct AccountUse {
+  uint64_t planned = 0, reserved = 0, used = 0, peak = 0;  // bytes
+  std::vector<std::pair<std::string, uint64_t>> parts;     // reserved, by sub-account
+};
+
+class Arena;
+
+class Accounts {
+ public:
+  explicit Accounts(uint64_t cap_bytes) : cap_bytes_(cap_bytes) {}
+
+  uint64_t cap_bytes() const { return cap_bytes_; }
+  void set_planned(Account account, uint64_t bytes);
+  // Maps a huge-page arena, touched, and books it. Errors: kUnavailable if the cap would be passed or the kernel refuses.
+  Result<Arena> reserve(Account account, std::string_view part, size_t bytes);
+  // Books bytes that were allocated elsewhere (tokenizer tables); never refuses below the cap.
+  void book(Account account, std::string_view part, int64_t bytes);
+  void set_used(Account account, uint64_t bytes);
+
+  AccountUse use(Account account) const;
+  uint64_t reserved_bytes() const;  // of all accounts
+
+ private:
+  friend class Arena;
+  struct State {
+    uint64_t planned = 0, reserved = 0, used = 0, peak = 0;
+    std::vector<std::pair<std::string, uint64_t>> parts;
+  };
+  const uint64_t cap_bytes_;
+  mutable std::mutex mutex_;
+  std::array<State, kAccountCount> state_;  // guarded by mutex_
+};
+
+// Anonymous memory aligned to 2 MiB, with huge pages asked for, every page touched, zero at first. Returned to the kernel and
+// the account on destruction.
+class Arena {
+ public:
+  Arena() = default;
+  Arena(Arena&& other) noexcept { *this = std::move(other); }
+  Arena& operator=(Arena&& other) noexcept;
+  ~Arena();
+
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  friend class Accounts;
+  void release();
+  std::byte* data_ = nullptr;
+  size_t size_ = 0, mapped_ = 0;
+  Accounts* accounts_ = nullptr;
+  Account account_ = Account::kRuntime;
+  std::string part_;
+};
+
+// What /proc/self says, bytes. Zeros where a line is missing.
+struct ProcessMemory {
+  uint64_t rss = 0, rss_anon = 0, rss_file = 0, swap = 0, virtual_size = 0, anon_huge = 0;
+};
+ProcessMemory process_memory();
+
+}  // namespace tally::base

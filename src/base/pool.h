@@ -1,0 +1,44 @@
+#pragma once
+// A fixed set of workers for parallel_for; the caller takes part. Workers set the float mode of Law 1 through `on_start`.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace tally::base {
+
+// A non-owning reference to a callable f(size_t item, size_t worker); no allocation.
+class ItemFn {
+ public:
+  template <class F>
+  ItemFn(const F& f)
+      : object_(&f), call_([](const void* o, size_t i, size_t w) { (*static_cast<const F*>(o))(i, w); }) {}
+  void operator()(size_t item, size_t worker) const { call_(object_, item, worker); }
+
+ private:
+  const void* object_;
+  void (*call_)(const void*, size_t, size_t);
+};
+
+class ThreadPool {
+ public:
+  // `threads` in all, the caller included (1: no worker is started). Each worker runs `on_start` first.
+  explicit ThreadPool(size_t threads, std::function<void()> on_start = {});
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  size_t threads() const { return threads_; }
+
+  // Calls f(i, worker) once for each i in [0, items), in any order and from any worker (0 = the caller); returns when all are
+  // done. Allocates nothing. Requires: one caller at a time, not from inside an item.
+  void parallel_for(size_t items, ItemFn f);
+
+ private:
+  struct State;
+  const size_t threads_;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tally::base

@@ -1,0 +1,115 @@
+#pragma once
+// A loaded model: immutable packed weights, a flat program, forward(batch, kv, scratch) -> logits.
+// Three lifetimes: Model (the process), kv::View (sequences), Scratch (one step).
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/accounts.h"
+#include "base/ids.h"
+#include "base/pool.h"
+#include "base/result.h"
+#include "gguf/gguf.h"
+#include "kernels/kernels.h"
+#include "kv/view.h"
+#include "model/spec.h"
+
+namespace tally::model {
+
+struct LoadOptions {
+  bool dequantize_to_f32 = false;  // the exact mode of the oracle tests: every matrix as F32
+  uint32_t context = 0;            // positions of the rope tables; 0: the model's own
+  // Called now and then from the loading thread with bytes packed so far and in all; returning false stops the load.
+  std::function<bool(uint64_t done, uint64_t total)> progress;
+};
+
+// What one step may ask for: sizes the scratch.
+struct StepLimits {
+  uint32_t rows_max = 512;
+  uint32_t logits_rows_max = 64;
+  uint32_t context_max = 0;  // longest sequence
+  bool standard_attention = false;
+};
+
+// Consecutive rows of a batch that belong to one sequence.
+struct Segment {
+  uint32_t row_begin = 0, rows = 0;
+  uint32_t position = 0;     // of the first row
+  uint32_t table_begin = 0;  // into Batch::tables
+};
+
+// Flat arrays; non-owning.
+struct Batch {
+  std::span<const TokenId> tokens;          // [rows]
+  std::span<const Segment> segments;        // cover all rows, in order
+  std::span<const uint32_t> tables;         // block ids of every segment's sequence
+  std::span<const uint32_t> logits_rows;    // rows whose logits are wanted, ascending
+};
+
+// Seconds of the last forward by kind of work.
+struct OpTimes {
+  double linear_s = 0, attention_s = 0, head_s = 0, other_s = 0;
+};
+
+// Buffers of a step, laid out once. Owned by the engine, given to forward.
+class Scratch {
+ public:
+  Scratch();
+  Scratch(Scratch&&) noexcept;
+  Scratch& operator=(Scratch&&) noexcept;
+  ~Scratch();
+
+  // [logits_rows][vocab] f32, in the order of Batch::logits_rows.
+  std::span<float> logits(size_t index) const;
+  // [rows]: 1 if the row met a non-finite value; its logits are worthless, other rows are untouched by it.
+  std::span<const uint8_t> nonfinite() const;
+  const OpTimes& times() const;
+
+  struct State;
+  std::unique_ptr<State> state;
+};
+
+class Model {
+ public:
+  // Packs every tensor into the weights account. Errors: kBadData (tensor names and shapes), kIo, kUnavailable (cap).
+  static base::Result<Model> load(const gguf::File& file, const kernels::KernelTable& kernels, const LoadOptions& options,
+                                  base::ThreadPool& pool, base::Accounts& accounts);
+  // Size functions, before anything is allocated (the plan).
+  static base::Result<size_t> packed_bytes(const gguf::File& file, const kernels::KernelTable& kernels,
+                                           const LoadOptions& options);
+  static base::Result<size_t> scratch_bytes(const ModelSpec& spec, const StepLimits& limits, uint32_t block_tokens,
+                                            size_t threads);
+
+  Model(Model&&) noexcept;
+  Model& operator=(Model&&) noexcept;
+  ~Model();
+
+  const ModelSpec& spec() const;
+  // The KV layout of every layer for a codec.
+  std::vector<tensor::KvLayout> kv_layouts(tensor::KvCodec codec, uint32_t block_tokens) const;
+  // Bytes of weights that one forward reads.
+  uint64_t weight_bytes() const;
+  // SHA-256 over the tensor directory, metadata and data: the identity of the model.
+  const std::string& fingerprint() const;
+
+  base::Result<Scratch> make_scratch(const StepLimits& limits, uint32_t block_tokens, base::ThreadPool& pool,
+                                     base::Accounts& accounts) const;
+
+  // One pass over all rows of the batch. K and V of the rows are written to the cache, then read back. Rows do not influence
+  // each other except through the cache. Allocates nothing.
+  void forward(const Batch& batch, const kv::View& kv, Scratch& scratch, base::ThreadPool& pool) const;
+
+ private:
+  struct State;
+  explicit Model(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// The layouts before a model is loaded (the plan).
+std::vector<tensor::KvLayout> kv_layouts(const ModelSpec& spec, tensor::KvCodec codec, uint32_t block_tokens);
+
+}  // namespace tally::model

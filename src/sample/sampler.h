@@ -1,0 +1,62 @@
+#pragma once
+// One row of logits in, one decision out.
+//
+// The chain, in this order: logprobs of the raw logits are taken; suppressed and (until min_tokens, or ignore_eos) end ids are
+// masked; logit_bias is added; repetition, then presence and frequency penalties; temperature 0: the largest logit wins (ties:
+// lower id). Else: divide by temperature; keep top_k; softmax; keep top_p; keep min_p; draw by the counter-based generator keyed
+// by (seed, choice, position). Sorting is total: by logit descending, then id ascending. No state is shared between requests,
+// and nothing is allocated once scratch has been reserved.
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/ids.h"
+#include "sample/params.h"
+
+namespace tally::sample {
+
+struct TokenLogprob {
+  TokenId id{};
+  float logprob = 0;  // natural log of the softmax of the raw logits
+};
+
+struct Pick {
+  TokenId id{};
+  bool finite = true;      // false: the row held NaN or infinity, or everything was masked; id is meaningless
+  bool is_end = false;     // id is one of the end ids or the request's stop ids
+  float logprob = 0;       // of id, if params.logprobs >= 0
+  uint8_t top_count = 0;   // params.logprobs best, best first
+  std::array<TokenLogprob, kLogprobsMax> top{};
+};
+
+// What the sampler knows about the sequence.
+struct Context {
+  std::span<const TokenId> prompt;
+  std::span<const TokenId> generated;
+  std::span<const TokenId> end_ids;         // of the model, ascending
+  std::span<const TokenId> suppressed_ids;  // of the model, ascending
+  uint32_t choice = 0;
+};
+
+// Buffers of one worker for one vocabulary: reserve once, pick any number of times.
+class Scratch {
+ public:
+  explicit Scratch(size_t vocab_size);
+  Scratch(Scratch&&) noexcept;
+  Scratch& operator=(Scratch&&) noexcept;
+  ~Scratch();
+  static size_t bytes(size_t vocab_size);  // for the plan
+
+  struct State;
+  State& state() { return *state_; }
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+// Shapes: logits [vocab] f32, overwritten. The position of the draw is context.generated.size().
+Pick pick(std::span<float> logits, const Params& params, const Context& context, Scratch& scratch);
+
+}  // namespace tally::sample

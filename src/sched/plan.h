@@ -1,0 +1,134 @@
+#pragma once
+// Same inputs, same plan, byte for byte: queue + ledger + budgets -> StepPlan. No clock (ticks are passed in), no I/O, no
+// threads, no tensors. Owns the sequences' token ids (prompt and generated); the engine reads them to fill a batch.
+// Source: the scheduler reference of this project (states, admission, preemption, step): docs/scheduler.md.
+//
+// Sequence states: waiting -> prefilling -> decoding -> ended; prefilling, decoding -> preempted (waits) -> prefilling.
+// One step: plan() applies cancels and deadlines, admits, assigns rows; the engine computes; commit() appends.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "kv/ledger.h"
+
+namespace tally::sched {
+
+enum class Batching : uint8_t { kContinuous };  // kStatic is the later baseline
+
+struct Config {
+  uint32_t seqs_max = 64;            // sequences running at once
+  uint32_t queue_max = 256;          // requests waiting
+  uint64_t queue_tokens_max = 0;     // prompt tokens waiting; 0: 8 * model_len_max
+  uint32_t step_tokens = 512;        // rows in one forward
+  uint32_t model_len_max = 0;        // tokens per sequence, prompt included
+  Batching batching = Batching::kContinuous;
+};
+
+struct Request {
+  SeqId seq{};
+  std::vector<TokenId> prompt;       // at least one token
+  uint32_t max_tokens = 0;           // 0: until the context or what the pool holds
+  kv::Namespace prefix_namespace{};  // sequences share blocks only inside one
+  Tick arrival = 0;
+  Tick deadline = 0;                 // 0: none
+};
+
+// Why a request was not taken at the door. kNone: it is in the queue.
+enum class Refusal : uint8_t { kNone, kQueueFull, kPromptTooLong, kPoolTooSmall };
+struct Admission {
+  Refusal refusal = Refusal::kNone;
+  uint32_t max_tokens = 0;           // the limit that holds for it
+  uint64_t needed = 0, available = 0;  // kPromptTooLong: tokens; kPoolTooSmall: blocks; kQueueFull: requests or tokens
+};
+
+enum class EndReason : uint8_t { kStop, kLength, kCancelled, kDeadline, kFailed, kShutdown };
+
+// Rows of one sequence in one step: positions [position, position + rows).
+struct PlannedRows {
+  SeqId seq{};
+  uint32_t position = 0, rows = 0;
+  uint32_t recomputed = 0;    // of them computed before a preemption
+  bool decode = false;        // the single row of a decoding sequence
+  bool wants_logits = false;  // its last row's logits give a token
+};
+
+struct Ended {
+  SeqId seq{};
+  EndReason reason = EndReason::kStop;
+};
+
+struct Preempted {
+  SeqId seq{}, by{};
+  uint32_t blocks = 0, tokens = 0;
+};
+
+struct StepPlan {
+  std::vector<PlannedRows> rows;      // decodes first, then prefills; empty: nothing to compute
+  std::vector<Ended> ended;           // by cancel or deadline, before this step's rows
+  std::vector<Preempted> preempted;
+  std::vector<SeqId> admitted;        // scheduled for the first time: queue time ends here
+};
+
+// The result of one row group with wants_logits.
+struct Outcome {
+  TokenId token{};
+  bool stop = false;    // an end token: not appended to the text, the sequence ends with kStop
+  bool failed = false;  // its own work failed (non-finite logits): the sequence ends with kFailed
+};
+
+struct SequenceStats {
+  uint32_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
+  uint32_t preemptions = 0, recomputed_tokens = 0;
+  uint32_t blocks = 0, blocks_shared = 0, blocks_peak = 0;
+};
+
+struct QueueStats {
+  uint32_t running = 0, waiting = 0, deferred = 0;
+  uint64_t waiting_tokens = 0;
+  Tick oldest_arrival = 0;  // 0: queue empty
+  uint64_t preemptions = 0, preempted_tokens = 0, recomputed_tokens = 0;
+  uint64_t prefix_queries_tokens = 0, prefix_hits_tokens = 0;
+};
+
+class Scheduler {
+ public:
+  // `ledger` outlives this and is driven by it alone.
+  Scheduler(const Config& config, kv::Ledger& ledger);
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // Puts a request into the queue, or says why not. Requires: seq is new.
+  Admission submit(Request request);
+  // Takes effect at the next plan. Unknown or ended ids are ignored.
+  void cancel(SeqId seq, EndReason reason);
+
+  // Decides a step. The plan stays valid until the next call. Requires: the previous plan was committed.
+  const StepPlan& plan(Tick now);
+  // Reports the step: one outcome for each entry of plan.rows with wants_logits, in order. Appends tokens, registers full
+  // blocks, ends sequences. Returns those that ended, in order (kStop, kLength, kFailed).
+  std::span<const Ended> commit(std::span<const Outcome> outcomes, Tick now);
+  // After plan: the step was not computed (the engine failed): all its sequences end with kFailed.
+  std::span<const Ended> abandon(Tick now);
+
+  // Prompt, then generated ids. Valid until the sequence's end record was returned and the next plan() began.
+  std::span<const TokenId> tokens(SeqId seq) const;
+  std::span<const BlockId> table(SeqId seq) const;
+  SequenceStats stats(SeqId seq) const;
+
+  QueueStats queue_stats() const;
+  bool idle() const;  // nothing waiting, nothing running
+
+  // Recounts every invariant (S*, and the ledger's L*): CHECKs.
+  void check() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tally::sched

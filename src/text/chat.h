@@ -1,0 +1,75 @@
+#pragma once
+// Chat templates: a Jinja subset with budgets. Messages in, prompt spans out; text that came from a user stays untrusted, so it
+// can never become a control token.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+#include "text/tokenizer.h"
+
+namespace tally::text {
+
+// The values a template sees: JSON's, with object order kept.
+struct Value;
+using ValueList = std::vector<Value>;
+using ValueObject = std::vector<std::pair<std::string, Value>>;
+struct Value {
+  std::variant<std::nullptr_t, bool, int64_t, double, std::string, ValueList, ValueObject> data = nullptr;
+
+  Value() = default;
+  Value(bool v) : data(v) {}
+  Value(int64_t v) : data(v) {}
+  Value(int v) : data(int64_t{v}) {}
+  Value(double v) : data(v) {}
+  Value(std::string v) : data(std::move(v)) {}
+  Value(const char* v) : data(std::string(v)) {}
+  Value(ValueList v) : data(std::move(v)) {}
+  Value(ValueObject v) : data(std::move(v)) {}
+};
+
+struct ChatInput {
+  Value messages;  // list of {"role", "content", …}
+  Value tools;     // null when absent
+  bool add_generation_prompt = true;
+  std::string bos_token, eos_token;
+  ValueObject extra;  // chat_template_kwargs and the like; names of the above are refused
+  int64_t now_s = 0;  // for strftime_now, Unix seconds UTC
+};
+
+struct TemplateLimits {
+  uint64_t steps_max = 1'000'000;
+  size_t live_bytes_max = 16u << 20;
+  size_t output_bytes_max = 8u << 20;
+  uint32_t depth_max = 100;
+  uint32_t calls_max = 32;  // macro recursion
+  uint32_t time_max_ms = 250;
+};
+
+class ChatTemplate {
+ public:
+  // Errors: kBadData (syntax with line, too deep, unsupported statement by name).
+  static base::Result<ChatTemplate> parse(std::string_view source);
+  // A template shipped with tally, by name (`builtin:NAME`). Errors: kUsage, listing the names.
+  static base::Result<ChatTemplate> builtin(std::string_view name);
+
+  ChatTemplate(ChatTemplate&&) noexcept;
+  ChatTemplate& operator=(ChatTemplate&&) noexcept;
+  ~ChatTemplate();
+
+  // Renders to spans; adjacent spans of one trust are joined. Errors: kBadData with the template's own message
+  // (raise_exception), or the name of the budget that was passed.
+  base::Result<std::vector<TextSpan>> render(const ChatInput& input, const TemplateLimits& limits = {}) const;
+
+ private:
+  struct State;
+  explicit ChatTemplate(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tally::text
