@@ -1,0 +1,57 @@
+#include "base/accounts.h"
+
+#include <gtest/gtest.h>
+
+namespace tally::base {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+TEST(Accounts, ReservesAlignedZeroedMemoryAndGivesItBack) {
+  Accounts accounts(64 * kMiB);
+  {
+    Arena arena = accounts.reserve(Account::kWeights, "packed", 5 * kMiB + 1).value();
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(arena.data()) % (2 * kMiB), 0u);
+    EXPECT_GE(arena.size(), 5 * kMiB + 1);
+    for (size_t i = 0; i < arena.size(); i += 1000) ASSERT_EQ(arena.data()[i], std::byte{0});
+    arena.data()[arena.size() - 1] = std::byte{1};
+    EXPECT_EQ(accounts.use(Account::kWeights).reserved, arena.size());
+    EXPECT_EQ(accounts.use(Account::kWeights).parts.at(0).first, "packed");
+    Arena moved = std::move(arena);
+    EXPECT_EQ(accounts.reserved_bytes(), moved.size());
+  }
+  EXPECT_EQ(accounts.reserved_bytes(), 0u);
+  EXPECT_GE(accounts.use(Account::kWeights).peak, 5 * kMiB);
+}
+
+TEST(Accounts, TheCapHoldsOverTheSum) {
+  Accounts accounts(8 * kMiB);
+  const Arena first = accounts.reserve(Account::kWeights, "packed", 6 * kMiB).value();
+  const auto second = accounts.reserve(Account::kKv, "pool", 3 * kMiB);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, ErrorCode::kUnavailable);
+  EXPECT_NE(second.error().message.find("kv (pool)"), std::string::npos) << second.error().message;
+  EXPECT_TRUE(accounts.reserve(Account::kKv, "pool", 2 * kMiB));
+  EXPECT_FALSE(accounts.reserve(Account::kKv, "pool", UINT64_MAX - 4096));
+}
+
+TEST(Accounts, BooksAddUp) {
+  Accounts accounts(kMiB);
+  accounts.book(Account::kRuntime, "tokenizer", 1000);
+  accounts.book(Account::kRuntime, "streams", 500);
+  accounts.book(Account::kRuntime, "streams", -500);
+  EXPECT_EQ(accounts.use(Account::kRuntime).reserved, 1000u);
+  EXPECT_EQ(accounts.use(Account::kRuntime).peak, 1500u);
+}
+
+TEST(ProcessMemory, SeesAnArena) {
+  Accounts accounts(128 * kMiB);
+  const uint64_t before = process_memory().rss_anon;
+  const Arena arena = accounts.reserve(Account::kKv, "pool", 64 * kMiB).value();
+  const uint64_t grown = process_memory().rss_anon - before;
+  EXPECT_GE(grown, 63 * kMiB);
+  EXPECT_LE(grown, 72 * kMiB);
+}
+
+}  // namespace
+}  // namespace tally::base

@@ -1,0 +1,104 @@
+#include "base/pool.h"
+
+#include <immintrin.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "base/check.h"
+
+namespace tally::base {
+namespace {
+
+// A worker that finds no job spins this long before it sleeps: the gap between two ops of a forward pass is shorter, the gap
+// between two requests is longer.
+constexpr int kSpins = 2000;  // x ~20 ns of pause
+
+// generation | items | next, in one word: a claim is one fetch_add, and a late worker can never take an item of a job that is
+// over or read the fields of one that is being replaced.
+constexpr int kNextBits = 24, kItemBits = 24;
+constexpr uint64_t kNextMask = (uint64_t{1} << kNextBits) - 1;
+constexpr uint64_t kItemMask = (uint64_t{1} << kItemBits) - 1;
+
+}  // namespace
+
+struct ThreadPool::State {
+  alignas(64) std::atomic<uint64_t> ticket{0};
+  alignas(64) std::atomic<uint32_t> completed{0};
+  alignas(64) std::atomic<uint32_t> generation{0};
+  std::atomic<bool> stopping{false};
+  // Written before the ticket of its generation is published, read only by holders of a valid claim.
+  const ItemFn* job = nullptr;
+  std::vector<std::thread> workers;
+
+  // Runs items of the current job until none is left.
+  void drain(size_t worker) {
+    for (;;) {
+      const uint64_t claim = ticket.fetch_add(1, std::memory_order_acq_rel);
+      const uint64_t item = claim & kNextMask, items = (claim >> kNextBits) & kItemMask;
+      if (item >= items) return;
+      (*job)(item, worker);
+      completed.fetch_add(1, std::memory_order_release);
+    }
+  }
+
+  void work(size_t worker, const std::function<void()>& on_start) {
+    if (on_start) on_start();
+    uint32_t seen = 0;
+    for (;;) {
+      uint32_t now = generation.load(std::memory_order_acquire);
+      for (int i = 0; now == seen && i < kSpins; ++i) {
+        _mm_pause();
+        now = generation.load(std::memory_order_acquire);
+      }
+      if (now == seen) {
+        generation.wait(seen, std::memory_order_acquire);
+        continue;
+      }
+      seen = now;
+      if (stopping.load(std::memory_order_acquire)) return;
+      drain(worker);
+    }
+  }
+};
+
+ThreadPool::ThreadPool(size_t threads, std::function<void()> on_start)
+    : threads_(threads), state_(std::make_unique<State>()) {
+  TALLY_CHECK(threads >= 1 && threads <= 1024, "thread count", threads);
+  for (size_t w = 1; w < threads; ++w) {
+    state_->workers.emplace_back([state = state_.get(), w, on_start] { state->work(w, on_start); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  state_->stopping.store(true, std::memory_order_release);
+  state_->generation.fetch_add(1, std::memory_order_release);
+  state_->generation.notify_all();
+  for (std::thread& t : state_->workers) t.join();
+}
+
+void ThreadPool::parallel_for(size_t items, ItemFn f) {
+  if (items == 0) return;
+  if (items == 1 || threads_ == 1) {
+    for (size_t i = 0; i < items; ++i) f(i, 0);
+    return;
+  }
+  TALLY_CHECK(items <= kItemMask, "too many items", items);
+  State& s = *state_;
+  s.job = &f;
+  s.completed.store(0, std::memory_order_relaxed);
+  s.ticket.store(uint64_t{items} << kNextBits, std::memory_order_release);
+  s.generation.fetch_add(1, std::memory_order_release);
+  s.generation.notify_all();
+  s.drain(0);
+  for (int i = 0; s.completed.load(std::memory_order_acquire) != items; ++i) {
+    if (i < kSpins) {
+      _mm_pause();
+    } else {
+      std::this_thread::yield();  // a worker holds an item but not a core
+    }
+  }
+}
+
+}  // namespace tally::base
