@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/accounts.h"
+#include "base/ids.h"
 #include "base/result.h"
 #include "engine/engine.h"
 
@@ -17,14 +18,24 @@ struct Settings {
   uint64_t memory_bytes = 0;       // cap over all accounts
   uint32_t max_model_len = 0;      // 0: the model's context, lowered to what fits
   std::string kv_type = "int8";
-  uint64_t kv_pool_bytes = 0;      // 0: what the budget leaves
+  uint64_t kv_pool_bytes = 0;      // 0: what the budget leaves, at most max_seqs x max_model_len
   uint32_t block_tokens = 64;
   uint32_t max_seqs = 64, max_queue = 256, step_tokens = 512;
   bool prefix_cache = true;
   std::string attention = "paged";  // or "standard"
   uint32_t threads = 1;
   std::string isa = "best";
-  bool dequantize_to_f32 = false;  // tests: the exact mode
+};
+
+// What the composition root knows beyond the settings.
+struct LoadRequest {
+  std::string model_path;
+  Settings settings;
+  uint64_t runtime_bytes = 0;       // what the caller holds: tokenizer, connections
+  bool dequantize_to_f32 = false;   // tests: the exact mode
+  std::vector<TokenId> end_ids;     // of the tokenizer, ascending
+  std::vector<TokenId> suppressed_ids;
+  std::function<bool(uint64_t done, uint64_t total)> progress;  // false stops the load
 };
 
 struct PlanPart {
@@ -44,13 +55,12 @@ struct MemoryPlan {
   uint32_t blocks = 0, max_model_len = 0, max_seqs = 0;
 };
 
-// Plans for a model file; `runtime_bytes` is what the caller adds (tokenizer, connections). Errors: kUnavailable with the table
-// and what would fit; kConfig; kBadData.
-base::Result<MemoryPlan> plan_memory(const std::string& model_path, const Settings& settings, uint64_t runtime_bytes);
+// Plans for a model file. Errors: kUnavailable with the table and what would fit; kConfig; kBadData; kNoInput.
+base::Result<MemoryPlan> plan_memory(const LoadRequest& request);
+// The plan as lines for people.
+std::string plan_table(const MemoryPlan& plan);
 
-// Loads the model and makes an engine after plan_memory. progress: bytes packed, bytes in all; false stops the load.
-base::Result<std::unique_ptr<Engine>> load_engine(const std::string& model_path, const Settings& settings,
-                                                  uint64_t runtime_bytes, base::Accounts& accounts,
-                                                  const std::function<bool(uint64_t, uint64_t)>& progress);
+// Plans, loads, and makes an engine. `accounts` outlives it.
+base::Result<std::unique_ptr<Engine>> load_engine(const LoadRequest& request, base::Accounts& accounts);
 
 }  // namespace tally::engine

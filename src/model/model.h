@@ -58,6 +58,8 @@ struct OpTimes {
 // Buffers of a step, laid out once. Owned by the engine, given to forward.
 class Scratch {
  public:
+  struct State;
+
   Scratch();
   Scratch(Scratch&&) noexcept;
   Scratch& operator=(Scratch&&) noexcept;
@@ -69,8 +71,9 @@ class Scratch {
   std::span<const uint8_t> nonfinite() const;
   const OpTimes& times() const;
 
-  struct State;
-  std::unique_ptr<State> state;
+ private:
+  friend class Model;
+  std::unique_ptr<State> state_;
 };
 
 class Model {
@@ -81,23 +84,24 @@ class Model {
   // Size functions, before anything is allocated (the plan).
   static base::Result<size_t> packed_bytes(const gguf::File& file, const kernels::KernelTable& kernels,
                                            const LoadOptions& options);
-  static base::Result<size_t> scratch_bytes(const ModelSpec& spec, const StepLimits& limits, uint32_t block_tokens,
-                                            size_t threads);
+  static base::Result<size_t> scratch_bytes(const gguf::File& file, const kernels::KernelTable& kernels,
+                                            const LoadOptions& options, const StepLimits& limits,
+                                            const std::vector<tensor::KvLayout>& layouts, size_t threads);
 
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
   ~Model();
 
   const ModelSpec& spec() const;
-  // The KV layout of every layer for a codec.
-  std::vector<tensor::KvLayout> kv_layouts(tensor::KvCodec codec, uint32_t block_tokens) const;
   // Bytes of weights that one forward reads.
   uint64_t weight_bytes() const;
-  // SHA-256 over the tensor directory, metadata and data: the identity of the model.
+  // SHA-256 of the file, hex (of a split model: over those of its shards): the identity of the model.
   const std::string& fingerprint() const;
+  // Tensors of the file that nothing reads, for the model report.
+  const std::vector<std::string>& unused_tensors() const;
 
-  base::Result<Scratch> make_scratch(const StepLimits& limits, uint32_t block_tokens, base::ThreadPool& pool,
-                                     base::Accounts& accounts) const;
+  base::Result<Scratch> make_scratch(const StepLimits& limits, const std::vector<tensor::KvLayout>& layouts,
+                                     size_t threads, base::Accounts& accounts) const;
 
   // One pass over all rows of the batch. K and V of the rows are written to the cache, then read back. Rows do not influence
   // each other except through the cache. Allocates nothing.
@@ -109,7 +113,7 @@ class Model {
   std::unique_ptr<State> state_;
 };
 
-// The layouts before a model is loaded (the plan).
+// The KV layout of every layer for a codec.
 std::vector<tensor::KvLayout> kv_layouts(const ModelSpec& spec, tensor::KvCodec codec, uint32_t block_tokens);
 
 }  // namespace tally::model

@@ -1,0 +1,110 @@
+#pragma once
+// The engine's loop: plan, pack, forward, pick, commit. (Private to the room.)
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "base/accounts.h"
+#include "base/pool.h"
+#include "engine/engine.h"
+#include "engine/step_account.h"
+#include "engine/stream.h"
+#include "kv/view.h"
+#include "model/model.h"
+#include "sched/plan.h"
+
+namespace tally::engine {
+
+// Everything an engine is made of; made by memory.cc after the plan.
+struct Parts {
+  std::unique_ptr<base::ThreadPool> pool;
+  std::unique_ptr<model::Model> model;
+  kv::PoolShape shape;
+  base::Arena kv_memory;
+  model::Scratch scratch;
+  sched::Config sched;
+  kv::LedgerConfig ledger;
+  std::vector<TokenId> end_ids, suppressed_ids;  // ascending
+  Info info;
+  base::Accounts* accounts = nullptr;
+};
+
+class Loop final : public Engine {
+ public:
+  explicit Loop(Parts parts);
+  ~Loop() override;
+
+  Submitted submit(Request request) override;
+  base::Result<void> run() override;
+  void stop(int64_t deadline_us) override;
+  Stats stats() const override;
+  const Info& info() const override { return parts_.info; }
+  uint64_t reset_prefix_cache() override;
+
+  // One step if there is work; false: nothing to do. For run() and for tests that drive the engine by hand.
+  bool step();
+
+ private:
+  // A sequence from submit to its end record.
+  struct Sequence {
+    std::shared_ptr<TokenStream> stream;
+    sample::Params params;
+    Receipt receipt;
+    int64_t mark_us = 0;            // time up to here is accounted
+    int64_t previous_token_us = 0;  // commit of the token before the last
+    uint64_t booked_bytes = 0;
+  };
+  // A planned row group of this step, with what the unlocked phases need.
+  struct Group {
+    SeqId seq{};
+    Sequence* sequence = nullptr;
+    std::span<const TokenId> tokens;
+    uint32_t prompt_tokens = 0, rows = 0, row_begin = 0, position = 0;
+    int32_t logits = -1;  // index of its logits row, or -1
+    bool decode = false;
+  };
+
+  void take_mail();
+  bool wait_for_work();
+  void nap();
+  const sched::StepPlan& plan(int64_t now_us);
+  void pack(const sched::StepPlan& plan);
+  void forward();
+  void pick();
+  void commit(int64_t begin_us, int64_t forward_us, int64_t sampled_us);
+  void account_rows(const Group& group, int64_t begin_us, int64_t sampled_us, int64_t end_us);
+  void end(SeqId seq, sched::EndReason reason, int64_t now_us);
+  void fail_all();
+  void publish(int64_t now_us);
+
+  Parts parts_;
+  const kv::View view_;
+  std::shared_ptr<Mailbox> mailbox_;
+
+  // Guarded by mailbox_->mutex.
+  kv::Ledger ledger_;
+  sched::Scheduler scheduler_;
+  std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences_;
+  uint64_t next_seq_ = 1;
+  bool stopping_ = false, failed_ = false;
+  int64_t stop_deadline_us_ = 0;
+  double rows_per_second_ = 0;  // recent, for Retry-After
+
+  // Engine thread only.
+  StepAccount account_;
+  std::vector<Group> groups_;
+  std::vector<TokenId> tokens_;
+  std::vector<model::Segment> segments_;
+  std::vector<uint32_t> tables_, logits_rows_;
+  std::vector<sample::Pick> picks_;
+  std::vector<sched::Outcome> outcomes_;
+  std::vector<std::shared_ptr<TokenStream>> to_notify_;
+  std::vector<sample::Scratch> sample_scratch_;  // one a worker
+  uint64_t kv_row_bytes_ = 0;                    // of one position over all layers
+
+  mutable std::mutex stats_mutex_;
+  StepAccount published_;  // guarded by stats_mutex_
+};
+
+}  // namespace tally::engine

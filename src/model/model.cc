@@ -1,0 +1,181 @@
+#include "model/model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <thread>
+
+#include "base/sha256.h"
+#include "model/program.h"
+#include "model/scratch.h"
+#include "model/weights.h"
+
+namespace tally::model {
+namespace {
+
+using base::Result;
+
+std::vector<RopeSpec> distinct_ropes(const ModelSpec& spec) {
+  std::vector<RopeSpec> ropes;
+  for (const LayerSpec& layer : spec.layer) {
+    if (layer.rope.kind == RopeKind::kNone) continue;
+    if (std::find(ropes.begin(), ropes.end(), layer.rope) == ropes.end()) ropes.push_back(layer.rope);
+  }
+  return ropes;
+}
+
+uint32_t context_of(const ModelSpec& spec, const LoadOptions& options) {
+  return options.context == 0 ? spec.context : options.context;
+}
+
+size_t rope_bytes(const ModelSpec& spec, uint32_t context) {
+  size_t bytes = 0;
+  for (const RopeSpec& rope : distinct_ropes(spec)) bytes += size_t{context} * rope.rotated * sizeof(float);
+  return bytes;
+}
+
+// Angles in double, rounded once: every tier reads the same table.
+void fill_rope(const RopeSpec& rope, const float* factors, uint32_t context, float* out) {
+  const uint32_t pairs = rope.rotated / 2;
+  for (uint32_t i = 0; i < pairs; ++i) {
+    const double exponent = -2.0 * i / rope.rotated;
+    const double divisor = rope.factor * (factors == nullptr ? 1.0 : static_cast<double>(factors[i]));
+    const double frequency = std::pow(rope.base, exponent) / divisor;
+    for (uint32_t position = 0; position < context; ++position) {
+      float* pair = out + (size_t{position} * pairs + i) * 2;
+      pair[0] = static_cast<float>(std::cos(position * frequency));
+      pair[1] = static_cast<float>(std::sin(position * frequency));
+    }
+  }
+}
+
+// One set of tables for sizing: specs without data.
+std::vector<RopeTable> bare_ropes(const ModelSpec& spec) {
+  std::vector<RopeTable> tables;
+  for (const RopeSpec& rope : distinct_ropes(spec)) tables.push_back({rope, nullptr});
+  return tables;
+}
+
+size_t attend_bytes(const ModelSpec& spec, const StepLimits& limits, const std::vector<tensor::KvLayout>& layouts) {
+  const size_t group = spec.attention.heads / spec.attention.kv_heads;
+  size_t bytes = 0;
+  for (const tensor::KvLayout& layout : layouts) {
+    bytes = std::max(bytes, limits.standard_attention ? kernels::attend_standard_scratch_bytes(layout, limits.context_max)
+                                                      : kernels::attend_scratch_bytes(layout, group));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+struct Model::State {
+  ModelSpec spec;
+  kernels::KernelTable kernels;
+  Weights weights;
+  base::Arena rope_arena;
+  std::vector<RopeTable> ropes;
+  Program program;
+  std::string fingerprint;
+  std::vector<std::string> unused;
+};
+
+Scratch::Scratch() = default;
+Scratch::Scratch(Scratch&&) noexcept = default;
+Scratch& Scratch::operator=(Scratch&&) noexcept = default;
+Scratch::~Scratch() = default;
+
+std::span<float> Scratch::logits(size_t index) const {
+  return {state_->buf(Buf::kLogits) + index * state_->vocab, state_->vocab};
+}
+std::span<const uint8_t> Scratch::nonfinite() const { return {state_->nonfinite.data(), state_->rows}; }
+const OpTimes& Scratch::times() const { return state_->times; }
+
+Model::Model(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Model::Model(Model&&) noexcept = default;
+Model& Model::operator=(Model&&) noexcept = default;
+Model::~Model() = default;
+
+const ModelSpec& Model::spec() const { return state_->spec; }
+uint64_t Model::weight_bytes() const { return state_->weights.matrix_bytes(); }
+const std::string& Model::fingerprint() const { return state_->fingerprint; }
+const std::vector<std::string>& Model::unused_tensors() const { return state_->unused; }
+
+Result<Model> Model::load(const gguf::File& file, const kernels::KernelTable& kernels, const LoadOptions& options,
+                          base::ThreadPool& pool, base::Accounts& accounts) {
+  auto state = std::make_unique<State>();
+  TALLY_TRY(state->spec, read_spec(file));
+  const ModelSpec& spec = state->spec;
+  state->kernels = kernels;
+  TALLY_TRY(WeightPlan plan, plan_weights(file, spec, state->kernels, options.dequantize_to_f32));
+  state->unused = plan.unused;
+
+  // The file's hash is taken beside the packing: both read it from the page cache.
+  Result<base::Digest> digest = base::Digest{};
+  std::thread hasher([&] { digest = base::sha256_file(file.path()); });
+  auto weights = Weights::load(file, std::move(plan), spec, pool, accounts, options.progress);
+  hasher.join();
+  if (!weights) return weights.error();
+  if (!digest) return digest.error();
+  state->weights = std::move(weights).value();
+  state->fingerprint = base::hex(digest.value());
+
+  const uint32_t context = context_of(spec, options);
+  if (const size_t bytes = rope_bytes(spec, context); bytes > 0) {
+    TALLY_TRY(state->rope_arena, accounts.reserve(base::Account::kWeights, "rope tables", bytes));
+    auto* next = reinterpret_cast<float*>(state->rope_arena.data());
+    for (const RopeSpec& rope : distinct_ropes(spec)) {
+      fill_rope(rope, state->weights.vector(Slot::kRopeFreqs), context, next);
+      state->ropes.push_back({rope, next});
+      next += size_t{context} * rope.rotated;
+    }
+  }
+  state->program = build_program(spec, state->weights, state->ropes, pool.threads());
+  return Model(std::move(state));
+}
+
+Result<size_t> Model::packed_bytes(const gguf::File& file, const kernels::KernelTable& kernels,
+                                   const LoadOptions& options) {
+  TALLY_TRY(const ModelSpec spec, read_spec(file));
+  TALLY_TRY(const WeightPlan plan, plan_weights(file, spec, kernels, options.dequantize_to_f32));
+  return plan.bytes + rope_bytes(spec, context_of(spec, options));
+}
+
+Result<size_t> Model::scratch_bytes(const gguf::File& file, const kernels::KernelTable& kernels,
+                                    const LoadOptions& options, const StepLimits& limits,
+                                    const std::vector<tensor::KvLayout>& layouts, size_t threads) {
+  TALLY_TRY(const ModelSpec spec, read_spec(file));
+  TALLY_TRY(WeightPlan plan, plan_weights(file, spec, kernels, options.dequantize_to_f32));
+  const Weights weights = Weights::bind(std::move(plan), spec);
+  const std::vector<RopeTable> ropes = bare_ropes(spec);
+  const Program program = build_program(spec, weights, ropes, threads);
+  return lay_out_scratch(program, limits, attend_bytes(spec, limits, layouts), threads).bytes;
+}
+
+Result<Scratch> Model::make_scratch(const StepLimits& limits, const std::vector<tensor::KvLayout>& layouts,
+                                    size_t threads, base::Accounts& accounts) const {
+  auto s = std::make_unique<Scratch::State>();
+  s->limits = limits;
+  s->layout = lay_out_scratch(state_->program, limits, attend_bytes(state_->spec, limits, layouts), threads);
+  TALLY_TRY(s->arena, accounts.reserve(base::Account::kActivations, "scratch", s->layout.bytes));
+  s->row_position.resize(limits.rows_max);
+  s->row_segment.resize(limits.rows_max);
+  s->nonfinite.resize(limits.rows_max);
+  s->head_nonfinite.resize(limits.logits_rows_max);
+  s->tiles.reserve(limits.rows_max);
+  s->vocab = state_->spec.vocab;
+  Scratch scratch;
+  scratch.state_ = std::move(s);
+  return scratch;
+}
+
+void Model::forward(const Batch& batch, const kv::View& kv, Scratch& scratch, base::ThreadPool& pool) const {
+  const StepContext step{&batch, &kv, &state_->weights, &state_->kernels, scratch.state_.get()};
+  run(state_->program, step, pool);
+}
+
+std::vector<tensor::KvLayout> kv_layouts(const ModelSpec& spec, tensor::KvCodec codec, uint32_t block_tokens) {
+  const AttentionSpec& at = spec.attention;
+  return std::vector<tensor::KvLayout>(
+      spec.layers, tensor::make_kv_layout(codec, at.kv_heads, at.key_dim, at.value_dim, block_tokens));
+}
+
+}  // namespace tally::model
