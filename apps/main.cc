@@ -1,1 +1,80 @@
-int main() { return 0; }
+// The composition root: the table of commands.
+#include "base/utf8.h"
+#include "cli.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+
+namespace tally::apps {
+namespace {
+
+constexpr Command kCommands[] = {
+    {"serve", "MODEL.gguf", "OpenAI-compatible server with continuous batching", run_serve},
+    {"run", "MODEL.gguf [PROMPT]", "answer one prompt, or chat in the terminal", run_run},
+    {"inspect", "MODEL.gguf", "header, metadata, tensors, spec, and the kernels this machine would use",
+     run_inspect},
+    {"tokenize", "MODEL.gguf [TEXT|ID...]", "text to ids and back", run_tokenize},
+    {"help", "[COMMAND]", "this page, or the flags of a command", run_help},
+    {"plan", "MODEL.gguf", "the four memory accounts before anything is loaded", nullptr},
+    {"quantize", "IN OUT TYPE", "another weight type", nullptr},
+    {"bench", "load|engine|kernel|attention", "measure", nullptr},
+    {"simulate", "TRACE", "scheduler and allocators on a virtual clock", nullptr},
+    {"compare", "A B", "two runs or servers: ratios with confidence", nullptr},
+    {"ablate", "FILE", "one variable at a time from a baseline", nullptr},
+    {"explain", "RUN|URL", "where the time went", nullptr},
+    {"eval", "ppl|kld|kv MODEL.gguf", "quality", nullptr},
+    {"doctor", "", "is this machine set up well", nullptr},
+    {"top", "URL", "terminal dashboard", nullptr},
+    {"report", "RUN...", "one-file HTML", nullptr},
+    {"snapshot", "URL", "memory and block map", nullptr},
+    {"trace", "RUN", "Chrome trace", nullptr},
+    {"runs", "", "stored runs", nullptr},
+};
+
+int dispatch(const std::vector<std::string>& arguments) {
+  const std::string name = arguments.empty() ? "help" : arguments[0];
+  if (name == "--version") {
+    fmt::print("tally {}\n", TALLY_VERSION);
+    return 0;
+  }
+  const std::string wanted = name == "--help" || name == "-h" ? "help" : name;
+  std::vector<std::string_view> names;
+  for (const Command& command : kCommands) {
+    names.push_back(command.name);
+    if (command.name != wanted) continue;
+    if (command.run == nullptr)
+      return fail({base::ErrorCode::kUsage, fmt::format("{} is not supported yet", wanted)});
+    const std::span<const std::string> rest(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
+    if (std::find(rest.begin(), rest.end(), "--help") != rest.end()) {
+      Invocation help;
+      help.arguments = {wanted};
+      return run_help(help);
+    }
+    const auto call = parse(command, rest);
+    return call ? command.run(*call) : fail(call.error());
+  }
+  const auto near = base::nearest_name(wanted, names);
+  return fail({base::ErrorCode::kUsage,
+               fmt::format("{}: no such command{}; see tally help", base::escape_for_log(wanted, 64),
+                           near ? fmt::format("; did you mean {}?", *near) : "")});
+}
+
+}  // namespace
+
+std::span<const Command> commands() { return kCommands; }
+
+}  // namespace tally::apps
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe or socket is an error value, not the end
+  try {
+    return tally::apps::dispatch({argv + 1, argv + argc});
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "tally: internal fault: {}\n", e.what());
+    return 70;
+  }
+}

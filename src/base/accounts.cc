@@ -47,8 +47,8 @@ Result<Arena> Accounts::reserve(Account account, std::string_view part, size_t b
     for (const State& s : state_) total += s.reserved;
     if (size > cap_bytes_ || total > cap_bytes_ - size) {
       return Error{ErrorCode::kUnavailable,
-                   fmt::format("{} ({}) needs {} bytes, but {} of the cap of {} are taken", account_name(account), part,
-                               size, total, cap_bytes_)};
+                   fmt::format("{} ({}) needs {} bytes, but {} of the cap of {} are taken",
+                               account_name(account), part, size, total, cap_bytes_)};
     }
     State& s = state_[static_cast<size_t>(account)];
     s.reserved += size;
@@ -62,13 +62,15 @@ Result<Arena> Accounts::reserve(Account account, std::string_view part, size_t b
   arena.size_ = size;
   // Room to start at a huge-page border; what is cut off at both ends goes back at once.
   const size_t mapped = round_up(size, kHugePage) + kHugePage;
-  void* raw_map = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* raw_map =
+      ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (raw_map == MAP_FAILED) {
     return Error{ErrorCode::kUnavailable,
                  fmt::format("{} ({}): the system refuses {} bytes", account_name(account), part, size)};
   }
   auto* base = static_cast<std::byte*>(raw_map);
-  const size_t lead = round_up(reinterpret_cast<uintptr_t>(base), kHugePage) - reinterpret_cast<uintptr_t>(base);
+  const size_t lead =
+      round_up(reinterpret_cast<uintptr_t>(base), kHugePage) - reinterpret_cast<uintptr_t>(base);
   if (lead > 0) ::munmap(base, lead);
   arena.data_ = base + lead;
   arena.mapped_ = size >= kHugePage ? round_up(size, kHugePage) : size;
@@ -131,7 +133,7 @@ void Arena::release() {
 ProcessMemory process_memory() {
   ProcessMemory m;
   const std::pair<std::string_view, uint64_t*> lines[] = {
-      {"VmSize:", &m.virtual_size}, {"VmRSS:", &m.rss},    {"RssAnon:", &m.rss_anon},
+      {"VmSize:", &m.virtual_size}, {"VmRSS:", &m.rss},   {"RssAnon:", &m.rss_anon},
       {"RssFile:", &m.rss_file},    {"VmSwap:", &m.swap},
   };
   std::ifstream status("/proc/self/status");

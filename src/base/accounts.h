@@ -1,6 +1,8 @@
 #pragma once
-// Law 2: every allocation that can exceed 1 MiB or grows with load comes from a named account, planned before, capped, counted.
-// Threads: all functions of Accounts may be called from any thread.
+// Law 2: every allocation that can exceed 1 MiB or grows with load comes from a named account, planned
+// before, capped, counted. Threads: all functions of Accounts may be called from any thread.
+
+#include "base/result.h"
 
 #include <array>
 #include <atomic>
@@ -11,8 +13,6 @@
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include "base/result.h"
 
 namespace tally::base {
 
@@ -33,7 +33,8 @@ class Accounts {
 
   uint64_t cap_bytes() const { return cap_bytes_; }
   void set_planned(Account account, uint64_t bytes);
-  // Maps a huge-page arena, touched, and books it. Errors: kUnavailable if the cap would be passed or the kernel refuses.
+  // Maps a huge-page arena, touched, and books it. Errors: kUnavailable if the cap would be passed or the
+  // kernel refuses.
   Result<Arena> reserve(Account account, std::string_view part, size_t bytes);
   // Books bytes that were allocated elsewhere (tokenizer tables); never refuses below the cap.
   void book(Account account, std::string_view part, int64_t bytes);
@@ -53,8 +54,8 @@ class Accounts {
   std::array<State, kAccountCount> state_;  // guarded by mutex_
 };
 
-// Anonymous memory aligned to 2 MiB, with huge pages asked for, every page touched, zero at first. Returned to the kernel and
-// the account on destruction.
+// Anonymous memory aligned to 2 MiB, with huge pages asked for, every page touched, zero at first. Returned
+// to the kernel and the account on destruction.
 class Arena {
  public:
   Arena() = default;

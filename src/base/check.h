@@ -1,6 +1,6 @@
 #pragma once
-// We are wrong: a broken invariant prints where, what and the given ids and counters, and ends the process. Never reachable
-// from input.
+// We are wrong: a broken invariant prints where, what and the given ids and counters, and ends the process.
+// Never reachable from input.
 //
 //   TALLY_CHECK(owners > 0, "drop of a free block", fmt-style id, count)
 //   TALLY_DCHECK(...)   the same, in builds without NDEBUG or with TALLY_DCHECKS (hot loops)
@@ -25,10 +25,11 @@ std::string check_text(std::string_view what, const Args&... values) {
 }  // namespace tally::base
 
 // After the sentence, any number of integers or floats, printed in order.
-#define TALLY_CHECK(cond, ...)                                                                             \
-  do {                                                                                                     \
-    if (!(cond)) [[unlikely]]                                                                              \
-      ::tally::base::check_failed(__FILE__, __LINE__, #cond, ::tally::base::detail::check_text(__VA_ARGS__)); \
+#define TALLY_CHECK(cond, ...)                                                     \
+  do {                                                                             \
+    if (!(cond)) [[unlikely]]                                                      \
+      ::tally::base::check_failed(__FILE__, __LINE__, #cond,                       \
+                                  ::tally::base::detail::check_text(__VA_ARGS__)); \
   } while (false)
 
 #if !defined(NDEBUG) || defined(TALLY_DCHECKS)

@@ -1,6 +1,7 @@
 #pragma once
-// Checked 64-bit arithmetic for sizes that come from an untrusted file: one overflow anywhere makes the result empty, and an
-// empty value stays empty. Local overflow checks were bypassed four times in peers; this type is the only place.
+// Checked 64-bit arithmetic for sizes that come from an untrusted file: one overflow anywhere makes the
+// result empty, and an empty value stays empty. Local overflow checks were bypassed four times in peers; this
+// type is the only place.
 
 #include <cstdint>
 #include <optional>

@@ -23,8 +23,8 @@ spdlog::level::level_enum level_of(LogLevel level) {
 
 void log_configure(LogLevel level, bool json) {
   logger().set_level(level_of(level));
-  // Messages are escaped by those who put foreign text in them; quotes and backslashes are the only JSON hazard left, and
-  // log_write replaces them.
+  // Messages are escaped by those who put foreign text in them; quotes and backslashes are the only JSON
+  // hazard left, and log_write replaces them.
   if (json) logger().set_pattern(R"({"time":"%Y-%m-%dT%H:%M:%S.%e","level":"%l","message":"%v"})");
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// One log, to stderr. The sink is the only mutable global of the house.  Prompts and outputs are never logged.
+// One log, to stderr. The sink is the only mutable global of the house.  Prompts and outputs are never
+// logged.
 
 #include <fmt/format.h>
 

@@ -22,7 +22,8 @@ std::optional<uint64_t> read_number(const std::filesystem::path& file) {
 }
 
 // Paths of this process's cgroup and its ancestors under a hierarchy; empty if there is none.
-std::vector<std::filesystem::path> cgroup_chain(std::string_view controller, const std::filesystem::path& mount) {
+std::vector<std::filesystem::path> cgroup_chain(std::string_view controller,
+                                                const std::filesystem::path& mount) {
   std::ifstream in("/proc/self/cgroup");
   for (std::string line; std::getline(in, line);) {
     const size_t first = line.find(':'), second = line.find(':', first + 1);
@@ -72,18 +73,21 @@ CpuAllowance cpu_allowance() {
   CpuAllowance cpu;
   cpu_set_t mask;
   CPU_ZERO(&mask);
-  if (::sched_getaffinity(0, sizeof mask, &mask) == 0) cpu.logical = static_cast<uint32_t>(std::max(1, CPU_COUNT(&mask)));
+  if (::sched_getaffinity(0, sizeof mask, &mask) == 0)
+    cpu.logical = static_cast<uint32_t>(std::max(1, CPU_COUNT(&mask)));
   std::set<std::pair<uint64_t, uint64_t>> cores;  // (package, core)
   for (uint32_t id = 0; id < CPU_SETSIZE; ++id) {
     if (!CPU_ISSET(id, &mask)) continue;
     const std::filesystem::path topology = "/sys/devices/system/cpu/cpu" + std::to_string(id) + "/topology";
-    const auto package = read_number(topology / "physical_package_id"), core = read_number(topology / "core_id");
+    const auto package = read_number(topology / "physical_package_id"),
+               core = read_number(topology / "core_id");
     cores.emplace(package.value_or(0), core.value_or(1'000'000 + id));  // unknown topology: each its own core
   }
   cpu.physical = static_cast<uint32_t>(std::max<size_t>(1, cores.size()));
   cpu.quota = cpu_quota();
   cpu.usable = cpu.physical;
-  if (cpu.quota > 0) cpu.usable = std::min(cpu.usable, std::max(1u, static_cast<uint32_t>(std::ceil(cpu.quota))));
+  if (cpu.quota > 0)
+    cpu.usable = std::min(cpu.usable, std::max(1u, static_cast<uint32_t>(std::ceil(cpu.quota))));
   std::ifstream in("/proc/cpuinfo");
   for (std::string line; std::getline(in, line);) {
     if (line.starts_with("model name")) {

@@ -1,5 +1,6 @@
 #pragma once
-// What this machine lets the process use: cores and memory, within affinity and cgroups. (The ISA: kernels/isa.h.)
+// What this machine lets the process use: cores and memory, within affinity and cgroups. (The ISA:
+// kernels/isa.h.)
 
 #include <cstdint>
 #include <string>
@@ -12,7 +13,7 @@ struct CpuAllowance {
   double quota = 0;       // CPUs of the cgroup's quota; 0: none
   // Threads worth starting: physical cores, at most the quota rounded up.
   uint32_t usable = 1;
-  std::string model;      // "AMD EPYC …"
+  std::string model;  // "AMD EPYC …"
 };
 CpuAllowance cpu_allowance();
 

@@ -1,22 +1,22 @@
 #include "base/pool.h"
 
+#include "base/check.h"
+
 #include <immintrin.h>
 
 #include <atomic>
 #include <thread>
 #include <vector>
 
-#include "base/check.h"
-
 namespace tally::base {
 namespace {
 
-// A worker that finds no job spins this long before it sleeps: the gap between two ops of a forward pass is shorter, the gap
-// between two requests is longer.
+// A worker that finds no job spins this long before it sleeps: the gap between two ops of a forward pass is
+// shorter, the gap between two requests is longer.
 constexpr int kSpins = 2000;  // x ~20 ns of pause
 
-// generation | items | next, in one word: a claim is one fetch_add, and a late worker can never take an item of a job that is
-// over or read the fields of one that is being replaced.
+// generation | items | next, in one word: a claim is one fetch_add, and a late worker can never take an item
+// of a job that is over or read the fields of one that is being replaced.
 constexpr int kNextBits = 24, kItemBits = 24;
 constexpr uint64_t kNextMask = (uint64_t{1} << kNextBits) - 1;
 constexpr uint64_t kItemMask = (uint64_t{1} << kItemBits) - 1;

@@ -1,5 +1,6 @@
 #pragma once
-// A fixed set of workers for parallel_for; the caller takes part. Workers set the float mode of Law 1 through `on_start`.
+// A fixed set of workers for parallel_for; the caller takes part. Workers set the float mode of Law 1 through
+// `on_start`.
 
 #include <cstddef>
 #include <cstdint>
@@ -31,8 +32,8 @@ class ThreadPool {
 
   size_t threads() const { return threads_; }
 
-  // Calls f(i, worker) once for each i in [0, items), in any order and from any worker (0 = the caller); returns when all are
-  // done. Allocates nothing. Requires: one caller at a time, not from inside an item.
+  // Calls f(i, worker) once for each i in [0, items), in any order and from any worker (0 = the caller);
+  // returns when all are done. Allocates nothing. Requires: one caller at a time, not from inside an item.
   void parallel_for(size_t items, ItemFn f);
 
  private:

@@ -18,7 +18,8 @@ TEST(ThreadPool, EveryItemOnceWhateverTheSizes) {
         hits[i].fetch_add(1);
         if (worker >= threads) worker_in_range = false;
       });
-      for (size_t i = 0; i < items; ++i) ASSERT_EQ(hits[i].load(), 1) << threads << " threads, item " << i << " of " << items;
+      for (size_t i = 0; i < items; ++i)
+        ASSERT_EQ(hits[i].load(), 1) << threads << " threads, item " << i << " of " << items;
       EXPECT_TRUE(worker_in_range);
     }
   }

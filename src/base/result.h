@@ -1,13 +1,13 @@
 #pragma once
-// The world is wrong: a value or an error that says what to do. Same member names as std::expected (C++23), so that a later
-// swap is a `using`.
+// The world is wrong: a value or an error that says what to do. Same member names as std::expected (C++23),
+// so that a later swap is a `using`.
+
+#include "base/check.h"
 
 #include <optional>
 #include <string>
 #include <utility>
 #include <variant>
-
-#include "base/check.h"
 
 namespace tally::base {
 
@@ -93,13 +93,12 @@ class [[nodiscard]] Result<void> {
 // TALLY_TRY(auto x, f()): x = the value, or return the error from the enclosing function.
 #define TALLY_TRY_CAT2(a, b) a##b
 #define TALLY_TRY_CAT(a, b) TALLY_TRY_CAT2(a, b)
-#define TALLY_TRY(lhs, expr)                                                    \
-  auto TALLY_TRY_CAT(tally_try_, __LINE__) = (expr);                            \
-  if (!TALLY_TRY_CAT(tally_try_, __LINE__))                                     \
-    return std::move(TALLY_TRY_CAT(tally_try_, __LINE__)).error();              \
+#define TALLY_TRY(lhs, expr)                                                                               \
+  auto TALLY_TRY_CAT(tally_try_, __LINE__) = (expr);                                                       \
+  if (!TALLY_TRY_CAT(tally_try_, __LINE__)) return std::move(TALLY_TRY_CAT(tally_try_, __LINE__)).error(); \
   lhs = std::move(TALLY_TRY_CAT(tally_try_, __LINE__)).value()
 
 // TALLY_TRY_VOID(f()): go on, or return the error from the enclosing function.
-#define TALLY_TRY_VOID(expr)                                                    \
+#define TALLY_TRY_VOID(expr)                                                                   \
   if (auto TALLY_TRY_CAT(tally_try_, __LINE__) = (expr); !TALLY_TRY_CAT(tally_try_, __LINE__)) \
   return std::move(TALLY_TRY_CAT(tally_try_, __LINE__)).error()

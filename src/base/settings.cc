@@ -1,5 +1,7 @@
 #include "base/settings.h"
 
+#include "base/utf8.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,8 +9,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
-
-#include "base/utf8.h"
 
 namespace tally::base {
 namespace {
@@ -33,16 +33,21 @@ bool in_range(const SettingRow& row, std::optional<double> value) {
 bool valid(const SettingRow& row, const std::string& text) {
   switch (row.type) {
     case SettingType::kSwitch:
-    case SettingType::kOnOff: return text == "on" || text == "off";
+    case SettingType::kOnOff:
+      return text == "on" || text == "off";
     case SettingType::kUint: {
       const auto n = parse_uint(text);
       return n && in_range(row, static_cast<double>(*n));
     }
-    case SettingType::kFloat: return in_range(row, parse_real(text));
-    case SettingType::kBytes: return in_range(row, parse_bytes(text));
-    case SettingType::kDuration: return in_range(row, parse_duration_ms(text));
+    case SettingType::kFloat:
+      return in_range(row, parse_real(text));
+    case SettingType::kBytes:
+      return in_range(row, parse_bytes(text));
+    case SettingType::kDuration:
+      return in_range(row, parse_duration_ms(text));
     case SettingType::kText:
-    case SettingType::kList: return text.find('\0') == std::string::npos && utf8_find_invalid(text) == std::string::npos;
+    case SettingType::kList:
+      return text.find('\0') == std::string::npos && utf8_find_invalid(text) == std::string::npos;
     case SettingType::kChoice: {
       bool found = false;
       for_each_part(row.choices, '|', [&](std::string_view c) { found |= c == text; });
@@ -60,10 +65,14 @@ Result<std::map<std::string, std::string>> read_config(const std::string& path) 
   const auto bad = [&](const std::string& why) {
     return Error{ErrorCode::kConfig, fmt::format("--config {}: {}", escape_for_log(path), why)};
   };
-  if (bytes > kConfigBytesMax) return bad(fmt::format("{} bytes, at most {} are allowed", bytes, kConfigBytesMax));
+  if (bytes > kConfigBytesMax)
+    return bad(fmt::format("{} bytes, at most {} are allowed", bytes, kConfigBytesMax));
   std::ifstream in(path, std::ios::binary);
   const std::string text((std::istreambuf_iterator<char>(in)), {});
-  const auto line_of = [&](size_t offset) { return 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(std::min(offset, text.size())), '\n'); };
+  const auto line_of = [&](size_t offset) {
+    return 1 + std::count(text.begin(),
+                          text.begin() + static_cast<std::ptrdiff_t>(std::min(offset, text.size())), '\n');
+  };
   if (const size_t at = utf8_find_invalid(text); at != std::string::npos) {
     return bad(fmt::format("line {}: not valid UTF-8", line_of(at)));
   }
@@ -150,23 +159,33 @@ std::string allowed_text(const SettingRow& row) {
   const auto bytes = [](double n) {
     const char* suffix = "";
     for (const char* s : {"KiB", "MiB", "GiB", "TiB"}) {
-      if (n < 1024 || n != static_cast<double>(static_cast<uint64_t>(n)) || static_cast<uint64_t>(n) % 1024 != 0) break;
+      if (n < 1024 || n != static_cast<double>(static_cast<uint64_t>(n)) ||
+          static_cast<uint64_t>(n) % 1024 != 0)
+        break;
       n /= 1024, suffix = s;
     }
     return fmt::format("{}{}", n, suffix);
   };
   switch (row.type) {
-    case SettingType::kSwitch: return "";
-    case SettingType::kOnOff: return "on | off";
+    case SettingType::kSwitch:
+      return "";
+    case SettingType::kOnOff:
+      return "on | off";
     case SettingType::kUint:
-    case SettingType::kFloat: return fmt::format("{}..{}", row.min, row.max);
-    case SettingType::kBytes: return fmt::format("{}..{}, suffixes KiB MiB GiB KB MB GB", bytes(row.min), bytes(row.max));
-    case SettingType::kDuration: return fmt::format("{}..{} s, suffixes ms s min", row.min / 1000, row.max / 1000);
-    case SettingType::kText: return "text";
-    case SettingType::kList: return "texts separated by commas";
+    case SettingType::kFloat:
+      return fmt::format("{}..{}", row.min, row.max);
+    case SettingType::kBytes:
+      return fmt::format("{}..{}, suffixes KiB MiB GiB KB MB GB", bytes(row.min), bytes(row.max));
+    case SettingType::kDuration:
+      return fmt::format("{}..{} s, suffixes ms s min", row.min / 1000, row.max / 1000);
+    case SettingType::kText:
+      return "text";
+    case SettingType::kList:
+      return "texts separated by commas";
     case SettingType::kChoice: {
       std::string out;
-      for_each_part(row.choices, '|', [&](std::string_view c) { out += fmt::format("{}{}", out.empty() ? "" : " | ", c); });
+      for_each_part(row.choices, '|',
+                    [&](std::string_view c) { out += fmt::format("{}{}", out.empty() ? "" : " | ", c); });
       return out;
     }
   }
@@ -175,19 +194,22 @@ std::string allowed_text(const SettingRow& row) {
 
 Result<Settings> resolve_settings(std::span<const SettingRow> rows, std::string_view command,
                                   const std::map<std::string, std::string>& cli,
-                                  const std::map<std::string, std::string>& environment, const std::string& config_path) {
+                                  const std::map<std::string, std::string>& environment,
+                                  const std::string& config_path) {
   std::map<std::string, std::string> file;
   if (!config_path.empty()) {
     TALLY_TRY(file, read_config(config_path));
   }
   for (const auto& [key, value] : file) {
-    const bool known = std::any_of(rows.begin(), rows.end(), [&](const SettingRow& r) { return r.name == key; });
+    const bool known =
+        std::any_of(rows.begin(), rows.end(), [&](const SettingRow& r) { return r.name == key; });
     if (known) continue;
     std::vector<std::string_view> names;
     for (const SettingRow& r : rows) names.push_back(r.name);
     const auto near = nearest_name(key, names);
-    return Error{ErrorCode::kUsage, fmt::format("--config {}: unknown key {}{}", config_path, escape_for_log(key, 64),
-                                                near ? fmt::format("; did you mean {}?", *near) : "")};
+    return Error{ErrorCode::kUsage,
+                 fmt::format("--config {}: unknown key {}{}", config_path, escape_for_log(key, 64),
+                             near ? fmt::format("; did you mean {}?", *near) : "")};
   }
   Settings settings;
   for (const SettingRow& row : rows) {
@@ -235,9 +257,12 @@ uint64_t Settings::number(std::string_view name) const {
   const std::string& value = text(name);
   if (value.empty()) return 0;
   switch (types_.find(name)->second) {
-    case SettingType::kBytes: return static_cast<uint64_t>(parse_bytes(value).value_or(0));
-    case SettingType::kDuration: return static_cast<uint64_t>(parse_duration_ms(value).value_or(0));
-    default: return parse_uint(value).value_or(0);
+    case SettingType::kBytes:
+      return static_cast<uint64_t>(parse_bytes(value).value_or(0));
+    case SettingType::kDuration:
+      return static_cast<uint64_t>(parse_duration_ms(value).value_or(0));
+    default:
+      return parse_uint(value).value_or(0);
   }
 }
 
@@ -268,13 +293,16 @@ std::string settings_help(std::span<const SettingRow> rows, std::string_view com
 
 std::string settings_page(std::span<const SettingRow> rows) {
   std::string out =
-      "# Settings\n\nMade from the one table of settings (apps/settings.inc) by `tally help --markdown`; a test compares.\n"
-      "Precedence: command line > environment > `--config FILE` (a JSON object of names without dashes in front) > default.\n\n"
+      "# Settings\n\nMade from the one table of settings (apps/settings.inc) by `tally help --markdown`; a "
+      "test compares.\n"
+      "Precedence: command line > environment > `--config FILE` (a JSON object of names without dashes in "
+      "front) > default.\n\n"
       "| flag | variable | allowed | default | commands | meaning |\n|---|---|---|---|---|---|\n";
   for (const SettingRow& row : rows) {
     out += fmt::format("| `--{}` | `{}` | {} | {} | {} | {}{} |\n", row.name, variable_name(row.name),
-                       markdown(allowed_text(row)), row.fallback.empty() ? "none" : fmt::format("`{}`", row.fallback),
-                       row.commands, markdown(row.help), row.built ? "" : " (not supported yet)");
+                       markdown(allowed_text(row)),
+                       row.fallback.empty() ? "none" : fmt::format("`{}`", row.fallback), row.commands,
+                       markdown(row.help), row.built ? "" : " (not supported yet)");
   }
   return out;
 }

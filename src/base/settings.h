@@ -1,6 +1,9 @@
 #pragma once
-// The settings machinery: one table of rows gives the command line, the environment, the config file, help and the docs page.
-// Precedence: command line > environment (TALLY_NAME) > config file (JSON object) > default.
+// The settings machinery: one table of rows gives the command line, the environment, the config file, help
+// and the docs page. Precedence: command line > environment (TALLY_NAME) > config file (JSON object) >
+// default.
+
+#include "base/result.h"
 
 #include <cstdint>
 #include <map>
@@ -9,8 +12,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "base/result.h"
 
 namespace tally::base {
 
@@ -22,8 +23,8 @@ enum class SettingType : uint8_t {
   kBytes,     // a number with suffix KiB MiB GiB KB MB GB or none; [min, max]
   kDuration,  // a number with suffix ms s min, or none (s); [min, max] in ms
   kText,
-  kList,      // comma-separated texts
-  kChoice,    // one of `choices`
+  kList,    // comma-separated texts
+  kChoice,  // one of `choices`
 };
 
 struct SettingRow {
@@ -49,7 +50,8 @@ struct SettingValue {
 class Settings {
  public:
   bool on(std::string_view name) const;  // kSwitch, kOnOff
-  uint64_t number(std::string_view name) const;  // kUint; kBytes in bytes, kDuration in ms; 0 if there is no value
+  uint64_t number(
+      std::string_view name) const;  // kUint; kBytes in bytes, kDuration in ms; 0 if there is no value
   double real(std::string_view name) const;
   const std::string& text(std::string_view name) const;
   std::vector<std::string> list(std::string_view name) const;
@@ -64,12 +66,14 @@ class Settings {
   std::map<std::string, SettingType, std::less<>> types_;
 };
 
-// Resolves every row of `command`. `cli` and `environment` map row names (without dashes) and variable names to texts;
-// `config_path` is the --config file or "". Errors: kUsage (unknown name with the nearest one, bad unit, out of range; names the
-// place, the value and what is allowed), kConfig (the file cannot be used), kNoInput.
+// Resolves every row of `command`. `cli` and `environment` map row names (without dashes) and variable names
+// to texts; `config_path` is the --config file or "". Errors: kUsage (unknown name with the nearest one, bad
+// unit, out of range; names the place, the value and what is allowed), kConfig (the file cannot be used),
+// kNoInput.
 Result<Settings> resolve_settings(std::span<const SettingRow> rows, std::string_view command,
                                   const std::map<std::string, std::string>& cli,
-                                  const std::map<std::string, std::string>& environment, const std::string& config_path);
+                                  const std::map<std::string, std::string>& environment,
+                                  const std::string& config_path);
 
 // "TALLY_KV_TYPE" for "kv-type".
 std::string variable_name(std::string_view row_name);

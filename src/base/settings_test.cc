@@ -29,8 +29,10 @@ std::string write_file(const std::string& name, const std::string& text) {
 }
 
 TEST(Settings, PrecedenceAndSources) {
-  const std::string file = write_file("ok.json", R"({"port": 1, "kv-type": "bf16", "prefix-cache": false, "memory": "2GiB"})");
-  const auto s = resolve_settings(kRows, "serve", {{"port", "3"}}, {{"TALLY_PORT", "2"}, {"TALLY_KV_TYPE", "f32"}}, file);
+  const std::string file =
+      write_file("ok.json", R"({"port": 1, "kv-type": "bf16", "prefix-cache": false, "memory": "2GiB"})");
+  const auto s = resolve_settings(kRows, "serve", {{"port", "3"}},
+                                  {{"TALLY_PORT", "2"}, {"TALLY_KV_TYPE", "f32"}}, file);
   ASSERT_TRUE(s) << s.error().message;
   EXPECT_EQ(s->number("port"), 3u);
   EXPECT_EQ(s->text("kv-type"), "f32");
@@ -49,8 +51,9 @@ TEST(Settings, BadValuesNameFlagValueAndWhatIsAllowed) {
     const char* value;
   };
   const Case cases[] = {
-      {"port", "70000"}, {"port", "-1"},   {"port", "80x"},   {"port", ""},      {"port", "1e3"},     {"memory", "nan"},
-      {"memory", "-1G"}, {"memory", "0"},  {"memory", "1e30"}, {"memory", "1.5XB"}, {"memory", "inf"}, {"kv-type", "int3"},
+      {"port", "70000"},        {"port", "-1"},          {"port", "80x"},         {"port", ""},
+      {"port", "1e3"},          {"memory", "nan"},       {"memory", "-1G"},       {"memory", "0"},
+      {"memory", "1e30"},       {"memory", "1.5XB"},     {"memory", "inf"},       {"kv-type", "int3"},
       {"drain-timeout", "5 h"}, {"prefix-cache", "yes"}, {"drain-timeout", "-1"},
   };
   for (const Case& c : cases) {
@@ -112,7 +115,8 @@ TEST(Settings, UnitsAndNames) {
 
 TEST(Settings, PagesShowEveryRow) {
   const std::string page = settings_page(kRows);
-  for (const SettingRow& row : kRows) EXPECT_NE(page.find(fmt::format("`--{}`", row.name)), std::string::npos);
+  for (const SettingRow& row : kRows)
+    EXPECT_NE(page.find(fmt::format("`--{}`", row.name)), std::string::npos);
   const std::string help = settings_help(kRows, "run");
   EXPECT_NE(help.find("--receipt"), std::string::npos);
   EXPECT_EQ(help.find("--port"), std::string::npos);

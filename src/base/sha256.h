@@ -1,12 +1,12 @@
 #pragma once
 // SHA-256 (libcrypto): the one hash of keys, files and fingerprints.
 
+#include "base/result.h"
+
 #include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
-
-#include "base/result.h"
 
 namespace tally::base {
 

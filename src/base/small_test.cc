@@ -1,12 +1,12 @@
 // Result, Checked, UTF-8, SHA-256, the machine.
-#include <gtest/gtest.h>
-#include <rapidcheck/gtest.h>
-
 #include "base/checked.h"
 #include "base/machine.h"
 #include "base/result.h"
 #include "base/sha256.h"
 #include "base/utf8.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
 
 namespace tally::base {
 namespace {
@@ -26,7 +26,9 @@ TEST(Result, TryPassesValuesAndErrors) {
   EXPECT_EQ(quarter(7).error().code, ErrorCode::kUsage);
 }
 
-TEST(ResultDeath, ValueOfAnErrorIsACheck) { EXPECT_DEATH((void)half(3).value(), "Result::value on an error"); }
+TEST(ResultDeath, ValueOfAnErrorIsACheck) {
+  EXPECT_DEATH((void)half(3).value(), "Result::value on an error");
+}
 
 TEST(Checked, OverflowIsSticky) {
   const Checked big = UINT64_MAX;
@@ -47,14 +49,30 @@ TEST(Utf8, Steps) {
   };
   // Unicode table 3-7: each row's limits from both sides.
   const Case cases[] = {
-      {"a", Utf8Step::kValid, 1},           {"\xC2\x80", Utf8Step::kValid, 2},         {"\xDF\xBF", Utf8Step::kValid, 2},
-      {"\xC1\xBF", Utf8Step::kInvalid, 1},  {"\xE0\xA0\x80", Utf8Step::kValid, 3},     {"\xE0\x9F\x80", Utf8Step::kInvalid, 1},
-      {"\xED\x9F\xBF", Utf8Step::kValid, 3}, {"\xED\xA0\x80", Utf8Step::kInvalid, 1},  {"\xEF\xBF\xBF", Utf8Step::kValid, 3},
-      {"\xF0\x90\x80\x80", Utf8Step::kValid, 4}, {"\xF0\x8F\x80\x80", Utf8Step::kInvalid, 1},
-      {"\xF4\x8F\xBF\xBF", Utf8Step::kValid, 4}, {"\xF4\x90\x80\x80", Utf8Step::kInvalid, 1},
-      {"\xF5\x80\x80\x80", Utf8Step::kInvalid, 1}, {"\x80", Utf8Step::kInvalid, 1},
-      {"\xE2\x82", Utf8Step::kIncomplete, 2}, {"\xF0\x9F\x98", Utf8Step::kIncomplete, 3}, {"\xC3", Utf8Step::kIncomplete, 1},
-      {"\xE2\x82" "a", Utf8Step::kInvalid, 2}, {"\xF0\x9F\x98" "a", Utf8Step::kInvalid, 3},
+      {"a", Utf8Step::kValid, 1},
+      {"\xC2\x80", Utf8Step::kValid, 2},
+      {"\xDF\xBF", Utf8Step::kValid, 2},
+      {"\xC1\xBF", Utf8Step::kInvalid, 1},
+      {"\xE0\xA0\x80", Utf8Step::kValid, 3},
+      {"\xE0\x9F\x80", Utf8Step::kInvalid, 1},
+      {"\xED\x9F\xBF", Utf8Step::kValid, 3},
+      {"\xED\xA0\x80", Utf8Step::kInvalid, 1},
+      {"\xEF\xBF\xBF", Utf8Step::kValid, 3},
+      {"\xF0\x90\x80\x80", Utf8Step::kValid, 4},
+      {"\xF0\x8F\x80\x80", Utf8Step::kInvalid, 1},
+      {"\xF4\x8F\xBF\xBF", Utf8Step::kValid, 4},
+      {"\xF4\x90\x80\x80", Utf8Step::kInvalid, 1},
+      {"\xF5\x80\x80\x80", Utf8Step::kInvalid, 1},
+      {"\x80", Utf8Step::kInvalid, 1},
+      {"\xE2\x82", Utf8Step::kIncomplete, 2},
+      {"\xF0\x9F\x98", Utf8Step::kIncomplete, 3},
+      {"\xC3", Utf8Step::kIncomplete, 1},
+      {"\xE2\x82"
+       "a",
+       Utf8Step::kInvalid, 2},
+      {"\xF0\x9F\x98"
+       "a",
+       Utf8Step::kInvalid, 3},
   };
   for (const Case& c : cases) {
     const Utf8Step step = utf8_step(c.bytes);

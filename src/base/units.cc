@@ -1,9 +1,9 @@
 // Numbers with units.
+#include "base/settings.h"
+
 #include <charconv>
 #include <cmath>
 #include <utility>
-
-#include "base/settings.h"
 
 namespace tally::base {
 namespace {
@@ -12,7 +12,8 @@ namespace {
 std::optional<std::pair<double, std::string_view>> leading_number(std::string_view text) {
   if (text.empty() || text[0] < '0' || text[0] > '9') return std::nullopt;
   double value = 0;
-  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
+  const auto [end, ec] =
+      std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
   if (ec != std::errc() || !std::isfinite(value)) return std::nullopt;
   return std::pair{value, text.substr(static_cast<size_t>(end - text.data()))};
 }
@@ -35,8 +36,9 @@ std::optional<double> with_unit(std::string_view text, const Unit (&units)[N]) {
 }  // namespace
 
 std::optional<double> parse_bytes(std::string_view text) {
-  static constexpr Unit kUnits[] = {{"", 1},     {"B", 1},    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
-                                    {"TiB", 0x1p40}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9},     {"TB", 1e12}};
+  static constexpr Unit kUnits[] = {{"", 1},         {"B", 1},        {"KiB", 0x1p10}, {"MiB", 0x1p20},
+                                    {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"KB", 1e3},     {"MB", 1e6},
+                                    {"GB", 1e9},     {"TB", 1e12}};
   return with_unit(text, kUnits);
 }
 

@@ -1,7 +1,14 @@
 #pragma once
-// Prompts of ids in, streams of ids out: submit, cancel, run, stop, stats, nothing else. No text, no JSON, no sockets.
+// Prompts of ids in, streams of ids out: submit, cancel, run, stop, stats, nothing else. No text, no JSON, no
+// sockets.
 //
-// Threads: submit and cancel from any thread; run() is the engine thread; a Stream is read by one thread at a time.
+// Threads: submit and cancel from any thread; run() is the engine thread; a Stream is read by one thread at a
+// time.
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "sample/params.h"
+#include "sample/sampler.h"
 
 #include <cstdint>
 #include <functional>
@@ -11,29 +18,25 @@
 #include <string>
 #include <vector>
 
-#include "base/ids.h"
-#include "base/result.h"
-#include "sample/params.h"
-#include "sample/sampler.h"
-
 namespace tally::engine {
 
 struct Request {
-  std::vector<TokenId> prompt;         // at least one id, each in the vocabulary
+  std::vector<TokenId> prompt;  // at least one id, each in the vocabulary
   sample::Params params;
-  uint32_t max_tokens = 0;             // 0: until the context is full
-  std::string tenant, salt;            // prefix sharing happens inside one (tenant, salt)
-  int64_t arrived_us = 0;              // base::now_us() when the request's head and body were read
-  int64_t deadline_us = 0;             // 0: none
-  // Called from the engine thread (or from submit's caller at a refusal) when there is something new to read; must not block.
+  uint32_t max_tokens = 0;   // 0: until the context is full
+  std::string tenant, salt;  // prefix sharing happens inside one (tenant, salt)
+  int64_t arrived_us = 0;    // base::now_us() when the request's head and body were read
+  int64_t deadline_us = 0;   // 0: none
+  // Called from the engine thread (or from submit's caller at a refusal) when there is something new to read;
+  // must not block.
   std::function<void()> notify;
 };
 
 struct TokenEvent {
   TokenId id{};
-  bool is_end = false;          // an end id (the model's or the request's): no text
-  float logprob = 0;            // if params.logprobs >= 0
-  int64_t time_us = 0;          // of the commit
+  bool is_end = false;  // an end id (the model's or the request's): no text
+  float logprob = 0;    // if params.logprobs >= 0
+  int64_t time_us = 0;  // of the commit
   uint8_t top_count = 0;
   std::array<sample::TokenLogprob, sample::kLogprobsMax> top{};
 };
@@ -51,7 +54,8 @@ struct Receipt {
   uint64_t seed = 0;
 };
 
-// One sequence's answer. The ring is sized for its max_tokens at submit, so a slow reader never stalls a step.
+// One sequence's answer. The ring is sized for its max_tokens at submit, so a slow reader never stalls a
+// step.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -69,8 +73,8 @@ class Stream {
 enum class Refusal : uint8_t { kQueueFull, kContextLength, kPoolTooSmall, kStopping };
 struct Refused {
   Refusal why = Refusal::kQueueFull;
-  uint64_t needed = 0, available = 0;   // kContextLength: tokens (prompt + completion); kPoolTooSmall: blocks
-  uint32_t retry_after_s = 1;           // kQueueFull, kStopping
+  uint64_t needed = 0, available = 0;  // kContextLength: tokens (prompt + completion); kPoolTooSmall: blocks
+  uint32_t retry_after_s = 1;          // kQueueFull, kStopping
 };
 struct Submitted {
   std::shared_ptr<Stream> stream;  // null: refused
@@ -88,19 +92,22 @@ struct Histogram {
 struct Stats {
   uint64_t running = 0, waiting = 0, waiting_deferred = 0, queue_tokens = 0;
   double queue_oldest_s = 0;
-  uint64_t blocks_total = 0, blocks_free = 0, blocks_held = 0, blocks_cached = 0, blocks_shared = 0, blocks_registered = 0;
+  uint64_t blocks_total = 0, blocks_free = 0, blocks_held = 0, blocks_cached = 0, blocks_shared = 0,
+           blocks_registered = 0;
   uint64_t block_bytes = 0, waste_tokens = 0;
   uint64_t prompt_tokens = 0, prompt_tokens_cached = 0, generation_tokens = 0, recomputed_tokens = 0;
-  uint64_t prefix_queries = 0, prefix_hits = 0, preemptions = 0, preempted_tokens = 0, evictions = 0, hash_mismatches = 0;
+  uint64_t prefix_queries = 0, prefix_hits = 0, preemptions = 0, preempted_tokens = 0, evictions = 0,
+           hash_mismatches = 0;
   std::array<uint64_t, 7> finished{};  // by Finish
   uint64_t steps_prefill = 0, steps_decode = 0, steps_mixed = 0;
   uint64_t rows_prefill = 0, rows_decode = 0, rows_recompute = 0;
   uint64_t weight_bytes_read = 0, kv_bytes_read = 0;
-  double plan_s = 0, pack_s = 0, forward_s = 0, sample_s = 0, commit_s = 0, idle_s = 0;  // sum to the thread's wall
+  double plan_s = 0, pack_s = 0, forward_s = 0, sample_s = 0, commit_s = 0,
+         idle_s = 0;  // sum to the thread's wall
   Histogram ttft, inter_token, time_per_output_token, e2e, queue, prefill, decode, inference;  // seconds
   Histogram prompt_tokens_per_request, generation_tokens_per_request, iteration_tokens;
   Histogram step_prefill, step_decode, step_mixed;
-  int64_t last_step_us = 0;   // base::now_us() of the last finished step
+  int64_t last_step_us = 0;  // base::now_us() of the last finished step
   bool work_runnable = false, failed = false;
 };
 
@@ -115,10 +122,11 @@ class Engine {
  public:
   virtual ~Engine() = default;
   virtual Submitted submit(Request request) = 0;
-  // The loop: returns after stop, with an error if a step failed (all streams have ended with kInternal then).
+  // The loop: returns after stop, with an error if a step failed (all streams have ended with kInternal
+  // then).
   virtual base::Result<void> run() = 0;
-  // Refuses new requests at once; running and waiting ones go on until `deadline_us`, then end with kShutdown. Idempotent, the
-  // earliest deadline holds. Async-signal-unsafe.
+  // Refuses new requests at once; running and waiting ones go on until `deadline_us`, then end with
+  // kShutdown. Idempotent, the earliest deadline holds. Async-signal-unsafe.
   virtual void stop(int64_t deadline_us) = 0;
   virtual Stats stats() const = 0;
   virtual const Info& info() const = 0;

@@ -1,13 +1,13 @@
 #include "engine/loop.h"
 
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/sha256.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <exception>
-
-#include "base/clock.h"
-#include "base/log.h"
-#include "base/sha256.h"
 
 namespace tally::engine {
 namespace {
@@ -19,7 +19,8 @@ double seconds(int64_t us) { return static_cast<double>(us) * 1e-6; }
 // Lengths are framed: ("ab", "c") and ("a", "bc") are two namespaces.
 kv::Namespace prefix_namespace(const std::string& tenant, const std::string& salt) {
   std::string framed;
-  for (const std::string_view part : {std::string_view("ns1"), std::string_view(tenant), std::string_view(salt)}) {
+  for (const std::string_view part :
+       {std::string_view("ns1"), std::string_view(tenant), std::string_view(salt)}) {
     const auto n = static_cast<uint32_t>(part.size());
     for (int i = 0; i < 4; ++i) framed.push_back(static_cast<char>(n >> (8 * i)));
     framed += part;
@@ -32,21 +33,31 @@ kv::Namespace prefix_namespace(const std::string& tenant, const std::string& sal
 
 Finish finish_of(EndReason reason) {
   switch (reason) {
-    case EndReason::kStop: return Finish::kStop;
-    case EndReason::kLength: return Finish::kLength;
-    case EndReason::kCancelled: return Finish::kCancelled;
-    case EndReason::kDeadline: return Finish::kDeadline;
-    case EndReason::kFailed: return Finish::kNonFinite;
-    case EndReason::kShutdown: return Finish::kShutdown;
+    case EndReason::kStop:
+      return Finish::kStop;
+    case EndReason::kLength:
+      return Finish::kLength;
+    case EndReason::kCancelled:
+      return Finish::kCancelled;
+    case EndReason::kDeadline:
+      return Finish::kDeadline;
+    case EndReason::kFailed:
+      return Finish::kNonFinite;
+    case EndReason::kShutdown:
+      return Finish::kShutdown;
   }
   return Finish::kInternal;
 }
 
 Refusal refusal_of(sched::Refusal why) {
   switch (why) {
-    case sched::Refusal::kPromptTooLong: return Refusal::kContextLength;
-    case sched::Refusal::kPoolTooSmall: return Refusal::kPoolTooSmall;
-    case sched::Refusal::kQueueFull: case sched::Refusal::kNone: break;
+    case sched::Refusal::kPromptTooLong:
+      return Refusal::kContextLength;
+    case sched::Refusal::kPoolTooSmall:
+      return Refusal::kPoolTooSmall;
+    case sched::Refusal::kQueueFull:
+    case sched::Refusal::kNone:
+      break;
   }
   return Refusal::kQueueFull;
 }
@@ -109,8 +120,10 @@ Submitted Loop::submit(Request request) {
   sequence->receipt.seed = sequence->params.seed;
   sequence->mark_us = now;
   sequence->booked_bytes = TokenStream::bytes(admission.max_tokens, top);
-  parts_.accounts->book(base::Account::kRuntime, "token streams", static_cast<int64_t>(sequence->booked_bytes));
-  sequence->stream = std::make_shared<TokenStream>(seq, admission.max_tokens, top, mailbox_, std::move(request.notify));
+  parts_.accounts->book(base::Account::kRuntime, "token streams",
+                        static_cast<int64_t>(sequence->booked_bytes));
+  sequence->stream =
+      std::make_shared<TokenStream>(seq, admission.max_tokens, top, mailbox_, std::move(request.notify));
   Submitted result{sequence->stream, {}};
   sequences_.emplace(seq, std::move(sequence));
   mailbox_->attention = true;
@@ -178,7 +191,8 @@ bool Loop::wait_for_work() {
   return !over;
 }
 
-// A step without rows means that cancels ended everything; should work be left all the same, it must not spin.
+// A step without rows means that cancels ended everything; should work be left all the same, it must not
+// spin.
 void Loop::nap() {
   std::unique_lock lock(mailbox_->mutex);
   if (!sequences_.empty()) mailbox_->wake.wait_for(lock, std::chrono::milliseconds(1));
@@ -214,8 +228,8 @@ const sched::StepPlan& Loop::plan(int64_t now_us) {
   for (const sched::Ended& ended : planned.ended) end(ended.seq, ended.reason, now_us);
   for (const sched::Preempted& p : planned.preempted) {
     const sched::QueueStats q = scheduler_.queue_stats();
-    base::log_info("preempt seq={} by={} cause=growth blocks={} tokens={} avail={} running={}", raw(p.seq), raw(p.by),
-                   p.blocks, p.tokens, ledger_.stats().free, q.running);
+    base::log_info("preempt seq={} by={} cause=growth blocks={} tokens={} avail={} running={}", raw(p.seq),
+                   raw(p.by), p.blocks, p.tokens, ledger_.stats().free, q.running);
   }
   for (const SeqId seq : planned.admitted) {
     Sequence& s = *sequences_.at(seq);
@@ -256,17 +270,18 @@ void Loop::pack(const sched::StepPlan& planned) {
 void Loop::forward() {
   parts_.model->forward({tokens_, segments_, tables_, logits_rows_}, view_, parts_.scratch, *parts_.pool);
   account_.totals.weight_bytes_read += parts_.model->weight_bytes();
-  for (const Group& g : groups_) account_.totals.kv_bytes_read += uint64_t{g.position + g.rows} * kv_row_bytes_;
+  for (const Group& g : groups_)
+    account_.totals.kv_bytes_read += uint64_t{g.position + g.rows} * kv_row_bytes_;
 }
 
 void Loop::pick() {
   const auto sample_group = [&](size_t i, size_t worker) {
     const Group& g = groups_[i];
     if (g.logits < 0) return;
-    const sample::Context context{g.tokens.first(g.prompt_tokens), g.tokens.subspan(g.prompt_tokens), parts_.end_ids,
-                                  parts_.suppressed_ids, 0};
-    picks_[i] = sample::pick(parts_.scratch.logits(static_cast<size_t>(g.logits)), g.sequence->params, context,
-                             sample_scratch_[worker]);
+    const sample::Context context{g.tokens.first(g.prompt_tokens), g.tokens.subspan(g.prompt_tokens),
+                                  parts_.end_ids, parts_.suppressed_ids, 0};
+    picks_[i] = sample::pick(parts_.scratch.logits(static_cast<size_t>(g.logits)), g.sequence->params,
+                             context, sample_scratch_[worker]);
   };
   parts_.pool->parallel_for(groups_.size(), sample_group);
   outcomes_.clear();
@@ -301,13 +316,15 @@ void Loop::commit(int64_t begin_us, int64_t forward_us, int64_t sampled_us) {
     for (const Group& g : groups_) {  // before commit: an ended sequence has no stats any more
       const sched::SequenceStats s = scheduler_.stats(g.seq);
       Receipt& r = g.sequence->receipt;
-      r.cached_tokens = s.cached_tokens, r.preemptions = s.preemptions, r.recomputed_tokens = s.recomputed_tokens;
+      r.cached_tokens = s.cached_tokens, r.preemptions = s.preemptions,
+      r.recomputed_tokens = s.recomputed_tokens;
       r.kv_blocks = s.blocks_peak, r.kv_blocks_shared = s.blocks_shared;
       r.kv_bytes = uint64_t{s.blocks_peak} * parts_.shape.block_bytes();
     }
     for (size_t i = 0; i < groups_.size(); ++i) {
       const Group& g = groups_[i];
-      if (g.logits >= 0 && !outcomes_[i].failed) account_.token(g.sequence->receipt, g.sequence->previous_token_us, now);
+      if (g.logits >= 0 && !outcomes_[i].failed)
+        account_.token(g.sequence->receipt, g.sequence->previous_token_us, now);
       g.sequence->mark_us = now;
     }
     for (const sched::Ended& ended : scheduler_.commit(outcomes_, now)) end(ended.seq, ended.reason, now);
@@ -322,7 +339,8 @@ void Loop::commit(int64_t begin_us, int64_t forward_us, int64_t sampled_us) {
   to_notify_.clear();
 }
 
-// The step's wall joins the stages of one sequence: what it waited before, then compute, then sampling and commit.
+// The step's wall joins the stages of one sequence: what it waited before, then compute, then sampling and
+// commit.
 void Loop::account_rows(const Group& g, int64_t begin_us, int64_t computed_us, int64_t end_us) {
   Receipt& r = g.sequence->receipt;
   ++r.steps;
@@ -357,7 +375,8 @@ void Loop::fail_all() {
     sequence->receipt.last_us = base::now_us();
     sequence->stream->end(Finish::kInternal, sequence->receipt);
     sequence->stream->notify();
-    parts_.accounts->book(base::Account::kRuntime, "token streams", -static_cast<int64_t>(sequence->booked_bytes));
+    parts_.accounts->book(base::Account::kRuntime, "token streams",
+                          -static_cast<int64_t>(sequence->booked_bytes));
   }
   sequences_.clear();
   account_.totals.failed = true;
@@ -369,12 +388,15 @@ void Loop::publish(int64_t now_us) {
   Stats& t = account_.totals;
   const sched::QueueStats q = scheduler_.queue_stats();
   const kv::LedgerStats l = ledger_.stats();
-  t.running = q.running, t.waiting = q.waiting, t.waiting_deferred = q.deferred, t.queue_tokens = q.waiting_tokens;
+  t.running = q.running, t.waiting = q.waiting, t.waiting_deferred = q.deferred,
+  t.queue_tokens = q.waiting_tokens;
   t.queue_oldest_s = q.oldest_arrival == 0 ? 0 : seconds(now_us - q.oldest_arrival);
-  t.blocks_total = l.total, t.blocks_free = l.free, t.blocks_held = l.held + l.both, t.blocks_cached = l.cached;
+  t.blocks_total = l.total, t.blocks_free = l.free, t.blocks_held = l.held + l.both,
+  t.blocks_cached = l.cached;
   t.blocks_shared = l.shared, t.blocks_registered = l.cached + l.both, t.waste_tokens = l.waste_tokens;
   t.evictions = l.evictions, t.hash_mismatches = l.hash_mismatches;
-  t.preemptions = q.preemptions, t.preempted_tokens = q.preempted_tokens, t.recomputed_tokens = q.recomputed_tokens;
+  t.preemptions = q.preemptions, t.preempted_tokens = q.preempted_tokens,
+  t.recomputed_tokens = q.recomputed_tokens;
   t.prefix_queries = q.prefix_queries_tokens, t.prefix_hits = q.prefix_hits_tokens;
   t.last_step_us = now_us;
   t.work_runnable = !scheduler_.idle();

@@ -1,10 +1,6 @@
 #pragma once
 // The engine's loop: plan, pack, forward, pick, commit. (Private to the room.)
 
-#include <memory>
-#include <unordered_map>
-#include <vector>
-
 #include "base/accounts.h"
 #include "base/pool.h"
 #include "engine/engine.h"
@@ -13,6 +9,10 @@
 #include "kv/view.h"
 #include "model/model.h"
 #include "sched/plan.h"
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
 
 namespace tally::engine {
 

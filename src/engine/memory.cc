@@ -1,14 +1,14 @@
 #include "engine/memory.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <optional>
-
 #include "base/log.h"
 #include "engine/loop.h"
 #include "engine/stream.h"
 #include "sample/sampler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
 
 namespace tally::engine {
 namespace {
@@ -97,11 +97,12 @@ Result<MemoryPlan> fixed_part(const LoadRequest& request, const Sizes& s) {
             model::Model::scratch_bytes(s.file, s.kernels, s.load, s.limits, s.layouts, set.threads));
   const uint64_t sampling = set.threads * sample::Scratch::bytes(s.spec.vocab);
   const uint64_t streams = uint64_t{set.max_seqs} * TokenStream::bytes(s.wanted_len, 0);
-  plan.accounts.push_back(
-      account(Account::kWeights, {{"packed weights and rope tables", packed, "sum over tensors of packed groups"}}));
+  plan.accounts.push_back(account(
+      Account::kWeights, {{"packed weights and rope tables", packed, "sum over tensors of packed groups"}}));
   plan.accounts.push_back(account(
       Account::kActivations,
-      {{"scratch", scratch, fmt::format("{} rows x live buffers + {} x {} logits", set.step_tokens, set.max_seqs, s.spec.vocab)},
+      {{"scratch", scratch,
+        fmt::format("{} rows x live buffers + {} x {} logits", set.step_tokens, set.max_seqs, s.spec.vocab)},
        {"sampling", sampling, fmt::format("{} threads x candidates of {}", set.threads, s.spec.vocab)}}));
   plan.accounts.push_back(account(
       Account::kRuntime,
@@ -114,9 +115,12 @@ Result<MemoryPlan> fixed_part(const LoadRequest& request, const Sizes& s) {
 
 Error too_small(const MemoryPlan& plan, const Sizes& s, uint32_t block_tokens, std::string_view what) {
   const uint64_t left = plan.budget_bytes > plan.total_bytes ? plan.budget_bytes - plan.total_bytes : 0;
-  return {ErrorCode::kUnavailable,
-          fmt::format("{}: --memory {} ({} bytes), {}; one KV block of {} tokens is {} bytes; {} bytes are left for KV", what,
-                      mib(plan.budget_bytes), plan.budget_bytes, plan_table(plan), block_tokens, s.block_bytes, left)};
+  return {
+      ErrorCode::kUnavailable,
+      fmt::format(
+          "{}: --memory {} ({} bytes), {}; one KV block of {} tokens is {} bytes; {} bytes are left for KV",
+          what, mib(plan.budget_bytes), plan.budget_bytes, plan_table(plan), block_tokens, s.block_bytes,
+          left)};
 }
 
 // Divides what is left into blocks.
@@ -128,7 +132,9 @@ Result<MemoryPlan> divide(const LoadRequest& request, const Sizes& s) {
   constexpr uint64_t kBlocksMin = 2;
   uint64_t blocks = left / s.block_bytes;
   if (set.kv_pool_bytes > 0) {
-    if (set.kv_pool_bytes > left) return too_small(plan, s, set.block_tokens, fmt::format("--kv-pool {} does not fit", set.kv_pool_bytes));
+    if (set.kv_pool_bytes > left)
+      return too_small(plan, s, set.block_tokens,
+                       fmt::format("--kv-pool {} does not fit", set.kv_pool_bytes));
     blocks = set.kv_pool_bytes / s.block_bytes;
   } else {
     blocks = std::min(blocks, set.max_seqs * blocks_for(s.wanted_len));
@@ -138,12 +144,15 @@ Result<MemoryPlan> divide(const LoadRequest& request, const Sizes& s) {
   const uint64_t holds = uint64_t{plan.blocks} * set.block_tokens;
   if (set.max_model_len > holds) {
     return too_small(plan, s, set.block_tokens,
-                     fmt::format("--max-model-len {} does not fit (the pool would hold {} tokens)", set.max_model_len, holds));
+                     fmt::format("--max-model-len {} does not fit (the pool would hold {} tokens)",
+                                 set.max_model_len, holds));
   }
   plan.max_model_len = static_cast<uint32_t>(std::min<uint64_t>(s.wanted_len, holds));
   const uint64_t pool = plan.blocks * s.block_bytes;
-  plan.accounts.insert(plan.accounts.begin() + 1,
-                       account(Account::kKv, {{"pool", pool, fmt::format("{} blocks x {} bytes", plan.blocks, s.block_bytes)}}));
+  plan.accounts.insert(
+      plan.accounts.begin() + 1,
+      account(Account::kKv,
+              {{"pool", pool, fmt::format("{} blocks x {} bytes", plan.blocks, s.block_bytes)}}));
   plan.total_bytes += pool;
   return plan;
 }
@@ -170,7 +179,8 @@ Result<std::unique_ptr<Engine>> load_engine(const LoadRequest& request, base::Ac
   for (const PlanAccount& a : plan.accounts) accounts.set_planned(a.account, a.bytes);
   accounts.book(Account::kRuntime, "process", kProcessBytes);
   accounts.book(Account::kRuntime, "tokenizer and connections", static_cast<int64_t>(request.runtime_bytes));
-  accounts.book(Account::kActivations, "sampling", static_cast<int64_t>(set.threads * sample::Scratch::bytes(s.spec.vocab)));
+  accounts.book(Account::kActivations, "sampling",
+                static_cast<int64_t>(set.threads * sample::Scratch::bytes(s.spec.vocab)));
 
   Parts parts;
   parts.accounts = &accounts;
@@ -179,8 +189,8 @@ Result<std::unique_ptr<Engine>> load_engine(const LoadRequest& request, base::Ac
   TALLY_TRY(model::Model model, model::Model::load(s.file, s.kernels, s.load, *parts.pool, accounts));
   parts.model = std::make_unique<model::Model>(std::move(model));
   if (!parts.model->unused_tensors().empty()) {
-    base::log_warn("{} tensors of the file are not used, the first is {}", parts.model->unused_tensors().size(),
-                   parts.model->unused_tensors().front());
+    base::log_warn("{} tensors of the file are not used, the first is {}",
+                   parts.model->unused_tensors().size(), parts.model->unused_tensors().front());
   }
   TALLY_TRY(parts.scratch, parts.model->make_scratch(s.limits, s.layouts, set.threads, accounts));
   parts.shape = kv::make_pool_shape(s.layouts, plan.blocks);
@@ -191,8 +201,14 @@ Result<std::unique_ptr<Engine>> load_engine(const LoadRequest& request, base::Ac
   parts.ledger.blocks = plan.blocks, parts.ledger.block_tokens = set.block_tokens;
   parts.ledger.prefix_cache = set.prefix_cache;
   parts.end_ids = request.end_ids, parts.suppressed_ids = request.suppressed_ids;
-  parts.info = {s.spec.vocab,      plan.max_model_len, set.max_seqs, set.block_tokens, plan.blocks, set.kv_type,
-                std::string(kernels::isa_name(s.kernels.isa)), parts.model->fingerprint()};
+  parts.info = {s.spec.vocab,
+                plan.max_model_len,
+                set.max_seqs,
+                set.block_tokens,
+                plan.blocks,
+                set.kv_type,
+                std::string(kernels::isa_name(s.kernels.isa)),
+                parts.model->fingerprint()};
   return std::unique_ptr<Engine>(std::make_unique<Loop>(std::move(parts)));
 }
 

@@ -1,24 +1,24 @@
 #pragma once
 // The plan, before load: the four accounts by the rooms' own size functions. And the engine made from it.
 
+#include "base/accounts.h"
+#include "base/ids.h"
+#include "base/result.h"
+#include "engine/engine.h"
+
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "base/accounts.h"
-#include "base/ids.h"
-#include "base/result.h"
-#include "engine/engine.h"
-
 namespace tally::engine {
 
 struct Settings {
-  uint64_t memory_bytes = 0;       // cap over all accounts
-  uint32_t max_model_len = 0;      // 0: the model's context, lowered to what fits
+  uint64_t memory_bytes = 0;   // cap over all accounts
+  uint32_t max_model_len = 0;  // 0: the model's context, lowered to what fits
   std::string kv_type = "int8";
-  uint64_t kv_pool_bytes = 0;      // 0: what the budget leaves, at most max_seqs x max_model_len
+  uint64_t kv_pool_bytes = 0;  // 0: what the budget leaves, at most max_seqs x max_model_len
   uint32_t block_tokens = 64;
   uint32_t max_seqs = 64, max_queue = 256, step_tokens = 512;
   bool prefix_cache = true;
@@ -31,9 +31,9 @@ struct Settings {
 struct LoadRequest {
   std::string model_path;
   Settings settings;
-  uint64_t runtime_bytes = 0;       // what the caller holds: tokenizer, connections
-  bool dequantize_to_f32 = false;   // tests: the exact mode
-  std::vector<TokenId> end_ids;     // of the tokenizer, ascending
+  uint64_t runtime_bytes = 0;      // what the caller holds: tokenizer, connections
+  bool dequantize_to_f32 = false;  // tests: the exact mode
+  std::vector<TokenId> end_ids;    // of the tokenizer, ascending
   std::vector<TokenId> suppressed_ids;
   std::function<bool(uint64_t done, uint64_t total)> progress;  // false stops the load
 };
@@ -55,7 +55,8 @@ struct MemoryPlan {
   uint32_t blocks = 0, max_model_len = 0, max_seqs = 0;
 };
 
-// Plans for a model file. Errors: kUnavailable with the table and what would fit; kConfig; kBadData; kNoInput.
+// Plans for a model file. Errors: kUnavailable with the table and what would fit; kConfig; kBadData;
+// kNoInput.
 base::Result<MemoryPlan> plan_memory(const LoadRequest& request);
 // The plan as lines for people.
 std::string plan_table(const MemoryPlan& plan);

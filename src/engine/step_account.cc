@@ -5,16 +5,20 @@
 namespace tally::engine {
 namespace {
 
-// Upper edges, seconds: vLLM's, with finer ones below for small models (supersets keep histogram_quantile right).
-constexpr double kTtft[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560};
+// Upper edges, seconds: vLLM's, with finer ones below for small models (supersets keep histogram_quantile
+// right).
+constexpr double kTtft[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                            1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
 constexpr double kInterToken[] = {.0005, .001, .002, .003, .005, .0075, .01, .025, .05, .075, .1, .15, .2,
                                   .3,    .4,   .5,   .75,  1,    2.5,   5,   7.5,  10,  20,   40, 80};
-constexpr double kLatency[] = {.0005, .001, .002, .005, .01, .02, .05, .1, .2, .3,  .5,  .8,  1,    1.5,
-                               2,     2.5,  5,    10,   15,  20,  30,  40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+constexpr double kLatency[] = {.0005, .001, .002, .005, .01, .02, .05, .1,  .2,   .3,
+                               .5,    .8,   1,    1.5,  2,   2.5, 5,   10,  15,   20,
+                               30,    40,   50,   60,   120, 240, 480, 960, 1920, 7680};
 constexpr double kIteration[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
-constexpr double kTokens[] = {1,    2,    5,     10,    20,    50,     100,    200,    500,
-                              1000, 2000, 5000,  10000, 20000, 50000,  100000, 200000, 500000, 1000000};
-constexpr double kStep[] = {.0005, .001, .002, .004, .008, .016, .032, .064, .128, .256, .512, 1.024, 2.048, 4.096, 8.192, 16.384};
+constexpr double kTokens[] = {1,    2,    5,     10,    20,    50,     100,    200,    500,    1000,
+                              2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
+constexpr double kStep[] = {.0005, .001, .002, .004,  .008,  .016,  .032,  .064,
+                            .128,  .256, .512, 1.024, 2.048, 4.096, 8.192, 16.384};
 
 // The last edge is the largest 1-2-5 number within the context.
 std::span<const double> token_edges(uint32_t max_model_len) {
@@ -96,12 +100,14 @@ void StepAccount::step(uint32_t prefill_rows, uint32_t decode_rows, double wall_
 Stats StepAccount::snapshot() const {
   Stats s = totals;
   s.ttft = ttft.snapshot(), s.inter_token = inter_token.snapshot();
-  s.time_per_output_token = time_per_output_token.snapshot(), s.e2e = e2e.snapshot(), s.queue = queue.snapshot();
+  s.time_per_output_token = time_per_output_token.snapshot(), s.e2e = e2e.snapshot(),
+  s.queue = queue.snapshot();
   s.prefill = prefill.snapshot(), s.decode = decode.snapshot(), s.inference = inference.snapshot();
   s.prompt_tokens_per_request = prompt_tokens.snapshot();
   s.generation_tokens_per_request = generation_tokens.snapshot();
   s.iteration_tokens = iteration_tokens.snapshot();
-  s.step_prefill = step_prefill.snapshot(), s.step_decode = step_decode.snapshot(), s.step_mixed = step_mixed.snapshot();
+  s.step_prefill = step_prefill.snapshot(), s.step_decode = step_decode.snapshot(),
+  s.step_mixed = step_mixed.snapshot();
   return s;
 }
 

@@ -1,11 +1,12 @@
 #pragma once
-// Where the time went: counters and histograms of the engine thread. Each is incremented where the fact becomes final, once.
+// Where the time went: counters and histograms of the engine thread. Each is incremented where the fact
+// becomes final, once.
+
+#include "engine/engine.h"
 
 #include <array>
 #include <cstdint>
 #include <span>
-
-#include "engine/engine.h"
 
 namespace tally::engine {
 

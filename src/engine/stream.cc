@@ -1,8 +1,8 @@
 #include "engine/stream.h"
 
-#include <algorithm>
-
 #include "base/check.h"
+
+#include <algorithm>
 
 namespace tally::engine {
 
@@ -16,7 +16,8 @@ TokenStream::TokenStream(SeqId seq, uint32_t tokens_max, uint8_t top, std::share
       tops_(size_t{tokens_max} * top) {}
 
 uint64_t TokenStream::bytes(uint32_t tokens_max, uint8_t top) {
-  return uint64_t{tokens_max} * (sizeof(Record) + size_t{top} * sizeof(sample::TokenLogprob)) + sizeof(TokenStream);
+  return uint64_t{tokens_max} * (sizeof(Record) + size_t{top} * sizeof(sample::TokenLogprob)) +
+         sizeof(TokenStream);
 }
 
 bool TokenStream::next(TokenEvent& event) {
@@ -24,7 +25,8 @@ bool TokenStream::next(TokenEvent& event) {
   const Record& r = records_[read_];
   event.id = r.id, event.is_end = r.is_end, event.logprob = r.logprob, event.time_us = r.time_us;
   event.top_count = r.top_count;
-  std::copy_n(tops_.begin() + static_cast<std::ptrdiff_t>(size_t{read_} * top_), r.top_count, event.top.begin());
+  std::copy_n(tops_.begin() + static_cast<std::ptrdiff_t>(size_t{read_} * top_), r.top_count,
+              event.top.begin());
   ++read_;
   return true;
 }

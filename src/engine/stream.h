@@ -1,15 +1,15 @@
 #pragma once
-// One sequence's answer: written by the engine thread, read by one connection thread, no lock between them. Room for every token
-// is taken at submit, so a slow reader never stalls a step.
-
-#include <atomic>
-#include <memory>
-#include <mutex>
-#include <condition_variable>
-#include <vector>
+// One sequence's answer: written by the engine thread, read by one connection thread, no lock between them.
+// Room for every token is taken at submit, so a slow reader never stalls a step.
 
 #include "base/ids.h"
 #include "engine/engine.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <vector>
 
 namespace tally::engine {
 
@@ -17,14 +17,15 @@ namespace tally::engine {
 struct Mailbox {
   std::mutex mutex;  // the submit queue's: also guards the scheduler outside forward
   std::condition_variable wake;
-  std::vector<SeqId> cancels;      // guarded by mutex
-  bool attention = false;          // guarded by mutex: something arrived since the engine looked
+  std::vector<SeqId> cancels;  // guarded by mutex
+  bool attention = false;      // guarded by mutex: something arrived since the engine looked
 };
 
 class TokenStream final : public Stream {
  public:
   // Room for `tokens_max` events and, with `top` > 0, as many best lists.
-  TokenStream(SeqId seq, uint32_t tokens_max, uint8_t top, std::shared_ptr<Mailbox> mailbox, std::function<void()> notify);
+  TokenStream(SeqId seq, uint32_t tokens_max, uint8_t top, std::shared_ptr<Mailbox> mailbox,
+              std::function<void()> notify);
 
   bool next(TokenEvent& event) override;
   bool ended() const override;
@@ -56,7 +57,7 @@ class TokenStream final : public Stream {
   std::vector<Record> records_;
   std::vector<sample::TokenLogprob> tops_;  // [records][top_]
   std::atomic<uint32_t> written_{0};
-  uint32_t read_ = 0;  // reader only
+  uint32_t read_ = 0;              // reader only
   Finish finish_ = Finish::kStop;  // published by done_
   Receipt receipt_;                // published by done_
   std::atomic<bool> done_{false};

@@ -1,11 +1,11 @@
-// Against independent implementations: transformers on tiny models of each architecture, the float64 oracle on tiny and on the
-// two real ones.
+// Against independent implementations: transformers on tiny models of each architecture, the float64 oracle
+// on tiny and on the two real ones.
+#include "model/rig_test_support.h"
+
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
-
-#include "model/rig_test_support.h"
 
 namespace tally::model {
 namespace {
@@ -18,7 +18,8 @@ json read_json(const std::string& path) {
   return json::parse(in);
 }
 
-// ---- tiny models, float weights: transformers in float64 ---------------------------------------------------------------------
+// ---- tiny models, float weights: transformers in float64
+// ---------------------------------------------------------------------
 
 class ArchGolden : public testing::TestWithParam<const char*> {};
 
@@ -33,7 +34,8 @@ TEST_P(ArchGolden, LogitsMatchTransformers) {
     rig.feed(ids, 13, [&](uint32_t position, std::span<const float> logits) {
       const double lse = log_sum_exp(logits);
       const auto next = sequence["next"][position].get<size_t>();
-      EXPECT_NEAR(logits[next] - lse, sequence["next_logprob"][position].get<double>(), tolerance) << position;
+      EXPECT_NEAR(logits[next] - lse, sequence["next_logprob"][position].get<double>(), tolerance)
+          << position;
       if (position + 1 != ids.size()) return;
       for (size_t v = 0; v < logits.size(); ++v) {
         ASSERT_NEAR(logits[v], sequence["last_logits"][v].get<double>(), tolerance) << "id " << v;
@@ -43,11 +45,12 @@ TEST_P(ArchGolden, LogitsMatchTransformers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ArchGolden,
-                         testing::Values("llama_gqa", "llama_mha_tied", "llama_bias", "llama_linear", "llama_rope3",
-                                         "mistral", "gemma3"),
-                         [](const auto& info) { return std::string(info.param); });
+                         testing::Values("llama_gqa", "llama_mha_tied", "llama_bias", "llama_linear",
+                                         "llama_rope3", "mistral", "gemma3"),
+                         [](const auto& row) { return std::string(row.param); });
 
-// ---- tiny models, quantized: the float64 oracle ------------------------------------------------------------------------------
+// ---- tiny models, quantized: the float64 oracle
+// ------------------------------------------------------------------------------
 
 struct Tiny {
   const char* name;
@@ -57,8 +60,8 @@ struct Tiny {
 
 class TinyGolden : public testing::TestWithParam<Tiny> {};
 
-// The logits of these models have a standard deviation of about 3. With f32 weights a right float pass stays within 1e-4; int8
-// activations cost a few tenths (llama.cpp's own differences, tiny.json, are of that size).
+// The logits of these models have a standard deviation of about 3. With f32 weights a right float pass stays
+// within 1e-4; int8 activations cost a few tenths (llama.cpp's own differences, tiny.json, are of that size).
 TEST_P(TinyGolden, LogitsMatchOracle) {
   const Tiny& row = GetParam();
   const json golden = read_json("tests/golden/tiny/tiny.json");
@@ -70,7 +73,8 @@ TEST_P(TinyGolden, LogitsMatchOracle) {
     double worst = 0;
     rig.feed(ids, 5, [&](uint32_t, std::span<const float> logits) {
       std::vector<float> wanted(logits.size());
-      in.read(reinterpret_cast<char*>(wanted.data()), static_cast<std::streamsize>(wanted.size() * sizeof(float)));
+      in.read(reinterpret_cast<char*>(wanted.data()),
+              static_cast<std::streamsize>(wanted.size() * sizeof(float)));
       ASSERT_TRUE(in);
       for (size_t v = 0; v < logits.size(); ++v) {
         worst = std::max(worst, std::abs(static_cast<double>(logits[v]) - static_cast<double>(wanted[v])));
@@ -88,10 +92,10 @@ INSTANTIATE_TEST_SUITE_P(Types, TinyGolden,
                                          Tiny{"tiny-q-q4_k_m", true, 1e-4}, Tiny{"tiny-q-q8_0", true, 1e-4},
                                          Tiny{"tiny-q-q4_0", false, 0.6}, Tiny{"tiny-q-q4_k_m", false, 0.6},
                                          Tiny{"tiny-q-q8_0", false, 0.6}),
-                         [](const auto& info) {
-                           std::string name = info.param.name;
+                         [](const auto& row) {
+                           std::string name = row.param.name;
                            std::replace(name.begin(), name.end(), '-', '_');
-                           return name + (info.param.to_f32 ? "_exact" : "_served");
+                           return name + (row.param.to_f32 ? "_exact" : "_served");
                          });
 
 }  // namespace

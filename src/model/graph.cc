@@ -1,8 +1,9 @@
-// Spec -> program: the one graph builder. Optional tensors and spec fields switch features; no architecture is named here.
-#include <algorithm>
-
+// Spec -> program: the one graph builder. Optional tensors and spec fields switch features; no architecture
+// is named here.
 #include "base/check.h"
 #include "model/program.h"
+
+#include <algorithm>
 
 namespace tally::model {
 namespace {
@@ -17,7 +18,8 @@ class Builder {
     p_.heads = at.heads, p_.kv_heads = at.kv_heads, p_.key_dim = at.key_dim, p_.value_dim = at.value_dim;
     p_.score_scale = at.score_scale, p_.softcap = at.softcap;
     for (const LayerSpec& layer : spec_.layer) p_.window.push_back(layer.window);
-    width(Buf::kResidual, spec_.embedding), width(Buf::kNormed, spec_.embedding), width(Buf::kBranch, spec_.embedding);
+    width(Buf::kResidual, spec_.embedding), width(Buf::kNormed, spec_.embedding),
+        width(Buf::kBranch, spec_.embedding);
     width(Buf::kQ, at.heads * at.key_dim), width(Buf::kK, at.kv_heads * at.key_dim);
     width(Buf::kV, at.kv_heads * at.value_dim), width(Buf::kAttended, at.heads * at.value_dim);
     width(Buf::kGate, spec_.ffn.hidden), width(Buf::kUp, spec_.ffn.hidden);
@@ -25,7 +27,8 @@ class Builder {
 
     open(StageKind::kRows);
     emit({.op = Op::kEmbed, .dst = Buf::kResidual});
-    if (spec_.embedding_scale != 1) emit({.op = Op::kScale, .dst = Buf::kResidual, .value = spec_.embedding_scale});
+    if (spec_.embedding_scale != 1)
+      emit({.op = Op::kScale, .dst = Buf::kResidual, .value = spec_.embedding_scale});
     for (uint32_t layer = 0; layer < spec_.layers; ++layer) add_layer(layer);
     head();
     close();
@@ -48,7 +51,8 @@ class Builder {
   }
   void emit(Instruction i) { p_.code.push_back(i); }
 
-  // Chunks small enough that threads end together, large enough to stream: about 8 a thread over the whole stage.
+  // Chunks small enough that threads end together, large enough to stream: about 8 a thread over the whole
+  // stage.
   void cut(Stage& stage) {
     stage.chunks.clear();
     uint32_t total = 0;
@@ -59,7 +63,8 @@ class Builder {
     for (uint32_t i = stage.begin; i < stage.end; ++i) total += groups(i);
     const uint32_t step = std::max(1u, total / static_cast<uint32_t>(threads_ * 8));
     for (uint32_t i = stage.begin; i < stage.end; ++i) {
-      for (uint32_t g = 0; g < groups(i); g += step) stage.chunks.push_back({i, g, std::min(groups(i), g + step)});
+      for (uint32_t g = 0; g < groups(i); g += step)
+        stage.chunks.push_back({i, g, std::min(groups(i), g + step)});
     }
   }
 
@@ -68,8 +73,8 @@ class Builder {
     emit({.op = Op::kNorm, .src = src, .dst = dst, .layer = layer, .norm_eps = spec_.norm.eps, .vector = w});
   }
 
-  // Makes the panels that the matrices need from `src` (in the open rows stage), then a linear stage, then (in a new rows
-  // stage) their biases.
+  // Makes the panels that the matrices need from `src` (in the open rows stage), then a linear stage, then
+  // (in a new rows stage) their biases.
   struct Product {
     Slot slot;
     Buf dst;
@@ -87,7 +92,10 @@ class Builder {
     }
     open(head ? StageKind::kHeadLinear : StageKind::kLinear);
     for (const Product& product : products) {
-      emit({.op = Op::kLinear, .src = src, .dst = product.dst, .layer = layer,
+      emit({.op = Op::kLinear,
+            .src = src,
+            .dst = product.dst,
+            .layer = layer,
             .matrix = weights_.matrix(product.slot, layer)});
     }
     open(head ? StageKind::kHeadRows : StageKind::kRows);
@@ -101,15 +109,21 @@ class Builder {
   void rope(uint32_t layer, Buf dst) {
     const RopeSpec& wanted = spec_.layer[layer].rope;
     if (wanted.kind == RopeKind::kNone) return;
-    const auto found = std::find_if(ropes_.begin(), ropes_.end(), [&](const RopeTable& t) { return t.spec == wanted; });
+    const auto found =
+        std::find_if(ropes_.begin(), ropes_.end(), [&](const RopeTable& t) { return t.spec == wanted; });
     TALLY_CHECK(found != ropes_.end(), "no rope table for layer", layer);
     emit({.op = Op::kRope, .dst = dst, .layer = layer, .width = spec_.attention.key_dim, .rope = &*found});
   }
 
   void head_norm(Slot slot, uint32_t layer, Buf buf) {
     if (!spec_.attention.qk_norm) return;
-    emit({.op = Op::kHeadNorm, .src = buf, .dst = buf, .layer = layer, .width = spec_.attention.key_dim,
-          .norm_eps = spec_.norm.eps, .vector = weights_.vector(slot, layer)});
+    emit({.op = Op::kHeadNorm,
+          .src = buf,
+          .dst = buf,
+          .layer = layer,
+          .width = spec_.attention.key_dim,
+          .norm_eps = spec_.norm.eps,
+          .vector = weights_.vector(slot, layer)});
   }
 
   // The branch's output joins the residual, through a post norm where the model has one.
@@ -120,8 +134,7 @@ class Builder {
 
   void add_layer(uint32_t layer) {
     norm(Slot::kAttnNorm, layer, Buf::kResidual, Buf::kNormed);
-    linears(layer, Buf::kNormed,
-            {{Slot::kAttnQ, Buf::kQ}, {Slot::kAttnK, Buf::kK}, {Slot::kAttnV, Buf::kV}});
+    linears(layer, Buf::kNormed, {{Slot::kAttnQ, Buf::kQ}, {Slot::kAttnK, Buf::kK}, {Slot::kAttnV, Buf::kV}});
     head_norm(Slot::kAttnQNorm, layer, Buf::kQ);
     head_norm(Slot::kAttnKNorm, layer, Buf::kK);
     rope(layer, Buf::kQ);
@@ -135,7 +148,11 @@ class Builder {
 
     norm(Slot::kFfnNorm, layer, Buf::kResidual, Buf::kNormed);
     linears(layer, Buf::kNormed, {{Slot::kFfnGate, Buf::kGate}, {Slot::kFfnUp, Buf::kUp}});
-    emit({.op = Op::kGateAct, .src = Buf::kUp, .dst = Buf::kGate, .layer = layer, .activation = spec_.ffn.activation});
+    emit({.op = Op::kGateAct,
+          .src = Buf::kUp,
+          .dst = Buf::kGate,
+          .layer = layer,
+          .activation = spec_.ffn.activation});
     linears(layer, Buf::kGate, {{Slot::kFfnDown, Buf::kBranch}});
     join(Slot::kPostFfnNorm, layer);
   }
@@ -145,7 +162,8 @@ class Builder {
     emit({.op = Op::kGather, .src = Buf::kResidual, .dst = Buf::kHead});
     norm(Slot::kOutputNorm, 0, Buf::kHead, Buf::kHead);
     linears(0, Buf::kHead, {{spec_.tied_output ? Slot::kTokenEmbd : Slot::kOutput, Buf::kLogits}}, true);
-    if (spec_.final_softcap > 0) emit({.op = Op::kSoftcap, .dst = Buf::kLogits, .value = spec_.final_softcap});
+    if (spec_.final_softcap > 0)
+      emit({.op = Op::kSoftcap, .dst = Buf::kLogits, .value = spec_.final_softcap});
   }
 
   const ModelSpec& spec_;
@@ -161,12 +179,26 @@ struct Touch {
 };
 Touch touch(Op op) {
   switch (op) {
-    case Op::kEmbed: return {false, false, true};
-    case Op::kScale: case Op::kBias: case Op::kRope: case Op::kSoftcap: return {false, true, true};
-    case Op::kNorm: case Op::kHeadNorm: case Op::kLinear: case Op::kAttend: case Op::kGather: return {true, false, true};
-    case Op::kPanel: return {true, false, false};
-    case Op::kStoreKv: return {true, true, false};
-    case Op::kAdd: case Op::kGateAct: return {true, true, true};
+    case Op::kEmbed:
+      return {false, false, true};
+    case Op::kScale:
+    case Op::kBias:
+    case Op::kRope:
+    case Op::kSoftcap:
+      return {false, true, true};
+    case Op::kNorm:
+    case Op::kHeadNorm:
+    case Op::kLinear:
+    case Op::kAttend:
+    case Op::kGather:
+      return {true, false, true};
+    case Op::kPanel:
+      return {true, false, false};
+    case Op::kStoreKv:
+      return {true, true, false};
+    case Op::kAdd:
+    case Op::kGateAct:
+      return {true, true, true};
   }
   return {};
 }
@@ -201,12 +233,14 @@ Program build_program(const ModelSpec& spec, const Weights& weights, const std::
   return Builder(spec, weights, ropes, threads).build();
 }
 
-ScratchLayout lay_out_scratch(const Program& program, const StepLimits& limits, size_t attend_bytes, size_t threads) {
+ScratchLayout lay_out_scratch(const Program& program, const StepLimits& limits, size_t attend_bytes,
+                              size_t threads) {
   ScratchLayout layout;
   std::array<size_t, kBufs> bytes{};
   for (size_t b = 0; b < kBufs; ++b) {
     const bool head = b == static_cast<size_t>(Buf::kHead) || b == static_cast<size_t>(Buf::kLogits);
-    bytes[b] = round64(size_t{head ? limits.logits_rows_max : limits.rows_max} * program.width[b] * sizeof(float));
+    bytes[b] =
+        round64(size_t{head ? limits.logits_rows_max : limits.rows_max} * program.width[b] * sizeof(float));
   }
   const auto live = liveness(program);
   const auto clash = [&](size_t a, size_t b) {
@@ -226,8 +260,10 @@ ScratchLayout lay_out_scratch(const Program& program, const StepLimits& limits, 
       moved = false;
       for (size_t j = 0; j < i; ++j) {
         const size_t other = order[j];
-        const bool overlaps = offset < layout.buf[other] + bytes[other] && layout.buf[other] < offset + bytes[b];
-        if (overlaps && bytes[b] > 0 && clash(b, other)) offset = layout.buf[other] + bytes[other], moved = true;
+        const bool overlaps =
+            offset < layout.buf[other] + bytes[other] && layout.buf[other] < offset + bytes[b];
+        if (overlaps && bytes[b] > 0 && clash(b, other))
+          offset = layout.buf[other] + bytes[other], moved = true;
       }
     }
     layout.buf[b] = offset;
@@ -236,7 +272,8 @@ ScratchLayout lay_out_scratch(const Program& program, const StepLimits& limits, 
   for (size_t k = 0; k < kernels::kPanelKinds; ++k) {
     if (program.panel_k[k] == 0) continue;
     layout.panel[k] = layout.bytes;
-    layout.bytes += round64(kernels::panel_bytes(static_cast<kernels::PanelKind>(k), limits.rows_max, program.panel_k[k]));
+    layout.bytes += round64(
+        kernels::panel_bytes(static_cast<kernels::PanelKind>(k), limits.rows_max, program.panel_k[k]));
   }
   layout.worker_begin = layout.bytes;
   layout.worker_bytes = round64(attend_bytes);

@@ -1,17 +1,17 @@
-// Law 1 at the model's door: the same ids give the same logits, byte for byte, whatever the chunking, threads, block size,
-// ISA tier, or neighbours in the batch.
+// Law 1 at the model's door: the same ids give the same logits, byte for byte, whatever the chunking,
+// threads, block size, ISA tier, or neighbours in the batch.
+#include "model/rig_test_support.h"
+
 #include <gtest/gtest.h>
 
 #include <cstring>
 
-#include "model/rig_test_support.h"
-
 namespace tally::model {
 namespace {
 
-const char* const kFiles[] = {"tests/golden/tiny/tiny-f32.gguf",       "tests/golden/tiny/tiny-q-q4_0.gguf",
-                              "tests/golden/tiny/tiny-q-q4_k_m.gguf",  "tests/golden/tiny/tiny-q-q8_0.gguf",
-                              "tests/golden/arch/llama_bias.gguf",     "tests/golden/arch/gemma3.gguf"};
+const char* const kFiles[] = {"tests/golden/tiny/tiny-f32.gguf",      "tests/golden/tiny/tiny-q-q4_0.gguf",
+                              "tests/golden/tiny/tiny-q-q4_k_m.gguf", "tests/golden/tiny/tiny-q-q8_0.gguf",
+                              "tests/golden/arch/llama_bias.gguf",    "tests/golden/arch/gemma3.gguf"};
 
 std::vector<int> some_ids(size_t n, size_t vocab) {
   std::vector<int> ids;
@@ -41,9 +41,11 @@ TEST_P(Invariance, ChunksThreadsBlocksAndTiers) {
     const auto expect_same = [&](const RigOptions& options, uint32_t chunk, const std::string& what) {
       const std::vector<float> got = all_logits(GetParam(), options, chunk);
       ASSERT_EQ(got.size(), wanted.size());
-      EXPECT_EQ(std::memcmp(got.data(), wanted.data(), got.size() * sizeof(float)), 0) << codec.name << ": " << what;
+      EXPECT_EQ(std::memcmp(got.data(), wanted.data(), got.size() * sizeof(float)), 0)
+          << codec.name << ": " << what;
     };
-    for (const uint32_t chunk : {1u, 7u, 63u, 64u, 65u}) expect_same(base, chunk, "chunk " + std::to_string(chunk));
+    for (const uint32_t chunk : {1u, 7u, 63u, 64u, 65u})
+      expect_same(base, chunk, "chunk " + std::to_string(chunk));
     for (const uint32_t block : {16u, 32u, 128u}) {
       RigOptions o = base;
       o.block_tokens = block;
@@ -72,12 +74,13 @@ TEST_P(Invariance, StandardAttentionIsClose) {
   const std::vector<float> standard = all_logits(GetParam(), options, 64);
   ASSERT_EQ(paged.size(), standard.size());
   double worst = 0;
-  for (size_t i = 0; i < paged.size(); ++i) worst = std::max(worst, std::abs(double{paged[i]} - double{standard[i]}));
+  for (size_t i = 0; i < paged.size(); ++i)
+    worst = std::max(worst, std::abs(double{paged[i]} - double{standard[i]}));
   EXPECT_LE(worst, 0.25);  // int8 activations amplify a last-bit difference; float models stay below 1e-4
 }
 
-INSTANTIATE_TEST_SUITE_P(Files, Invariance, testing::ValuesIn(kFiles), [](const auto& info) {
-  std::string name = info.param;
+INSTANTIATE_TEST_SUITE_P(Files, Invariance, testing::ValuesIn(kFiles), [](const auto& row) {
+  std::string name = row.param;
   name = name.substr(name.rfind('/') + 1);
   std::replace_if(name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
   return name;

@@ -1,13 +1,13 @@
 #include "model/model.h"
 
-#include <algorithm>
-#include <cmath>
-#include <thread>
-
 #include "base/sha256.h"
 #include "model/program.h"
 #include "model/scratch.h"
 #include "model/weights.h"
+
+#include <algorithm>
+#include <cmath>
+#include <thread>
 
 namespace tally::model {
 namespace {
@@ -55,12 +55,14 @@ std::vector<RopeTable> bare_ropes(const ModelSpec& spec) {
   return tables;
 }
 
-size_t attend_bytes(const ModelSpec& spec, const StepLimits& limits, const std::vector<tensor::KvLayout>& layouts) {
+size_t attend_bytes(const ModelSpec& spec, const StepLimits& limits,
+                    const std::vector<tensor::KvLayout>& layouts) {
   const size_t group = spec.attention.heads / spec.attention.kv_heads;
   size_t bytes = 0;
   for (const tensor::KvLayout& layout : layouts) {
-    bytes = std::max(bytes, limits.standard_attention ? kernels::attend_standard_scratch_bytes(layout, limits.context_max)
-                                                      : kernels::attend_scratch_bytes(layout, group));
+    bytes = std::max(bytes, limits.standard_attention
+                                ? kernels::attend_standard_scratch_bytes(layout, limits.context_max)
+                                : kernels::attend_scratch_bytes(layout, group));
   }
   return bytes;
 }
@@ -99,8 +101,8 @@ uint64_t Model::weight_bytes() const { return state_->weights.matrix_bytes(); }
 const std::string& Model::fingerprint() const { return state_->fingerprint; }
 const std::vector<std::string>& Model::unused_tensors() const { return state_->unused; }
 
-Result<Model> Model::load(const gguf::File& file, const kernels::KernelTable& kernels, const LoadOptions& options,
-                          base::ThreadPool& pool, base::Accounts& accounts) {
+Result<Model> Model::load(const gguf::File& file, const kernels::KernelTable& kernels,
+                          const LoadOptions& options, base::ThreadPool& pool, base::Accounts& accounts) {
   auto state = std::make_unique<State>();
   TALLY_TRY(state->spec, read_spec(file));
   const ModelSpec& spec = state->spec;
@@ -172,7 +174,8 @@ void Model::forward(const Batch& batch, const kv::View& kv, Scratch& scratch, ba
   run(state_->program, step, pool);
 }
 
-std::vector<tensor::KvLayout> kv_layouts(const ModelSpec& spec, tensor::KvCodec codec, uint32_t block_tokens) {
+std::vector<tensor::KvLayout> kv_layouts(const ModelSpec& spec, tensor::KvCodec codec,
+                                         uint32_t block_tokens) {
   const AttentionSpec& at = spec.attention;
   return std::vector<tensor::KvLayout>(
       spec.layers, tensor::make_kv_layout(codec, at.kv_heads, at.key_dim, at.value_dim, block_tokens));

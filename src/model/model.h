@@ -2,13 +2,6 @@
 // A loaded model: immutable packed weights, a flat program, forward(batch, kv, scratch) -> logits.
 // Three lifetimes: Model (the process), kv::View (sequences), Scratch (one step).
 
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <span>
-#include <string>
-#include <vector>
-
 #include "base/accounts.h"
 #include "base/ids.h"
 #include "base/pool.h"
@@ -18,12 +11,20 @@
 #include "kv/view.h"
 #include "model/spec.h"
 
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
 namespace tally::model {
 
 struct LoadOptions {
   bool dequantize_to_f32 = false;  // the exact mode of the oracle tests: every matrix as F32
   uint32_t context = 0;            // positions of the rope tables; 0: the model's own
-  // Called now and then from the loading thread with bytes packed so far and in all; returning false stops the load.
+  // Called now and then from the loading thread with bytes packed so far and in all; returning false stops
+  // the load.
   std::function<bool(uint64_t done, uint64_t total)> progress;
 };
 
@@ -44,10 +45,10 @@ struct Segment {
 
 // Flat arrays; non-owning.
 struct Batch {
-  std::span<const TokenId> tokens;          // [rows]
-  std::span<const Segment> segments;        // cover all rows, in order
-  std::span<const uint32_t> tables;         // block ids of every segment's sequence
-  std::span<const uint32_t> logits_rows;    // rows whose logits are wanted, ascending
+  std::span<const TokenId> tokens;        // [rows]
+  std::span<const Segment> segments;      // cover all rows, in order
+  std::span<const uint32_t> tables;       // block ids of every segment's sequence
+  std::span<const uint32_t> logits_rows;  // rows whose logits are wanted, ascending
 };
 
 // Seconds of the last forward by kind of work.
@@ -78,9 +79,11 @@ class Scratch {
 
 class Model {
  public:
-  // Packs every tensor into the weights account. Errors: kBadData (tensor names and shapes), kIo, kUnavailable (cap).
-  static base::Result<Model> load(const gguf::File& file, const kernels::KernelTable& kernels, const LoadOptions& options,
-                                  base::ThreadPool& pool, base::Accounts& accounts);
+  // Packs every tensor into the weights account. Errors: kBadData (tensor names and shapes), kIo,
+  // kUnavailable (cap).
+  static base::Result<Model> load(const gguf::File& file, const kernels::KernelTable& kernels,
+                                  const LoadOptions& options, base::ThreadPool& pool,
+                                  base::Accounts& accounts);
   // Size functions, before anything is allocated (the plan).
   static base::Result<size_t> packed_bytes(const gguf::File& file, const kernels::KernelTable& kernels,
                                            const LoadOptions& options);
@@ -103,8 +106,8 @@ class Model {
   base::Result<Scratch> make_scratch(const StepLimits& limits, const std::vector<tensor::KvLayout>& layouts,
                                      size_t threads, base::Accounts& accounts) const;
 
-  // One pass over all rows of the batch. K and V of the rows are written to the cache, then read back. Rows do not influence
-  // each other except through the cache. Allocates nothing.
+  // One pass over all rows of the batch. K and V of the rows are written to the cache, then read back. Rows
+  // do not influence each other except through the cache. Allocates nothing.
   void forward(const Batch& batch, const kv::View& kv, Scratch& scratch, base::ThreadPool& pool) const;
 
  private:

@@ -1,11 +1,12 @@
-// The two real models (models/, fetched by tools/fetch-model) against the float64 oracle of tests/golden, and int8 KV against
-// our own f32 KV. Left out of sanitizer builds by `check`: minutes there, and every line is run by the tiny models too.
+// The two real models (models/, fetched by tools/fetch-model) against the float64 oracle of tests/golden, and
+// int8 KV against our own f32 KV. Left out of sanitizer builds by `check`: minutes there, and every line is
+// run by the tiny models too.
+#include "model/rig_test_support.h"
+
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
-
-#include "model/rig_test_support.h"
 
 namespace tally::model {
 namespace {

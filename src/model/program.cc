@@ -1,12 +1,12 @@
 // The interpreter: for each stage the kernels through parallel_for.
 #include "model/program.h"
 
-#include <algorithm>
-#include <cstring>
-
 #include "base/check.h"
 #include "base/clock.h"
 #include "model/scratch.h"
+
+#include <algorithm>
+#include <cstring>
 
 namespace tally::model {
 namespace {
@@ -16,7 +16,8 @@ constexpr uint32_t kAttendRows = 32;  // rows of one item of an attend stage
 
 class Interpreter {
  public:
-  Interpreter(const Program& program, const StepContext& step) : p_(program), step_(step), s_(*step.scratch) {}
+  Interpreter(const Program& program, const StepContext& step)
+      : p_(program), step_(step), s_(*step.scratch) {}
 
   void rows(const Stage& stage, uint32_t block) const {
     const bool head = stage.kind == StageKind::kHeadRows;
@@ -45,7 +46,8 @@ class Interpreter {
   void attend(const Instruction& in, size_t item, size_t worker) const {
     const AttendTile& tile = s_.tiles[item / p_.kv_heads];
     const size_t head = item % p_.kv_heads, group = p_.heads / p_.kv_heads;
-    const kernels::AttentionKernels& codec = step_.kernels->attention_for(step_.kv->layout(LayerIdx{in.layer}).codec);
+    const kernels::AttentionKernels& codec =
+        step_.kernels->attention_for(step_.kv->layout(LayerIdx{in.layer}).codec);
     kernels::AttendArgs args;
     args.kv = sequence(in.layer, step_.batch->segments[tile.segment]);
     args.kv_head = head, args.group = group;
@@ -88,16 +90,23 @@ class Interpreter {
     const float* src = in.op == Op::kGather ? nullptr : at(in.src, r);
     const uint32_t n = width(in.dst);
     switch (in.op) {
-      case Op::kEmbed: return step_.weights->embed(static_cast<uint32_t>(raw(step_.batch->tokens[r])), dst);
-      case Op::kScale: return v.scale(in.value, n, dst);
-      case Op::kNorm: return v.rms_norm(src, in.vector, in.norm_eps, n, dst);
-      case Op::kBias: return v.add(in.vector, n, dst);
-      case Op::kAdd: return v.add(src, n, dst);
-      case Op::kSoftcap: return v.softcap(in.value, n, dst);
+      case Op::kEmbed:
+        return step_.weights->embed(static_cast<uint32_t>(raw(step_.batch->tokens[r])), dst);
+      case Op::kScale:
+        return v.scale(in.value, n, dst);
+      case Op::kNorm:
+        return v.rms_norm(src, in.vector, in.norm_eps, n, dst);
+      case Op::kBias:
+        return v.add(in.vector, n, dst);
+      case Op::kAdd:
+        return v.add(src, n, dst);
+      case Op::kSoftcap:
+        return v.softcap(in.value, n, dst);
       case Op::kGateAct:
         return (in.activation == Activation::kSilu ? v.silu_mul : v.gelu_mul)(dst, src, n, dst);
       case Op::kHeadNorm:
-        for (uint32_t h = 0; h < n; h += in.width) v.rms_norm(dst + h, in.vector, in.norm_eps, in.width, dst + h);
+        for (uint32_t h = 0; h < n; h += in.width)
+          v.rms_norm(dst + h, in.vector, in.norm_eps, in.width, dst + h);
         return;
       case Op::kRope: {
         const uint32_t pairs = in.rope->spec.rotated / 2;
@@ -108,7 +117,8 @@ class Interpreter {
       }
       case Op::kStoreKv: {
         const kernels::KvSequence kv = sequence(in.layer, step_.batch->segments[s_.row_segment[r]]);
-        if (!step_.kernels->attention_for(kv.layout->codec).store(kv, s_.row_position[r], src, dst)) s_.nonfinite[r] = 1;
+        if (!step_.kernels->attention_for(kv.layout->codec).store(kv, s_.row_position[r], src, dst))
+          s_.nonfinite[r] = 1;
         return;
       }
       case Op::kGather: {
@@ -116,7 +126,10 @@ class Interpreter {
         std::memcpy(dst, at(in.src, from), size_t{n} * sizeof(float));
         return;
       }
-      case Op::kPanel: case Op::kLinear: case Op::kAttend: break;
+      case Op::kPanel:
+      case Op::kLinear:
+      case Op::kAttend:
+        break;
     }
     TALLY_UNREACHABLE("not a row instruction");
   }
@@ -152,10 +165,15 @@ void lay_out_rows(const Batch& batch, Scratch::State& s) {
 
 double& account_of(const Stage& stage, OpTimes& times) {
   switch (stage.kind) {
-    case StageKind::kLinear: return times.linear_s;
-    case StageKind::kHeadLinear: case StageKind::kHeadRows: return times.head_s;
-    case StageKind::kAttend: return times.attention_s;
-    case StageKind::kRows: break;
+    case StageKind::kLinear:
+      return times.linear_s;
+    case StageKind::kHeadLinear:
+    case StageKind::kHeadRows:
+      return times.head_s;
+    case StageKind::kAttend:
+      return times.attention_s;
+    case StageKind::kRows:
+      break;
   }
   return times.other_s;
 }
@@ -176,9 +194,8 @@ void run(const Program& program, const StepContext& step, base::ThreadPool& pool
       case StageKind::kRows:
       case StageKind::kHeadRows:
         if (stage.begin == stage.end) continue;
-        pool.parallel_for(blocks(head ? interpreter.head_rows() : s.rows), [&](size_t item, size_t) {
-          interpreter.rows(stage, static_cast<uint32_t>(item));
-        });
+        pool.parallel_for(blocks(head ? interpreter.head_rows() : s.rows),
+                          [&](size_t item, size_t) { interpreter.rows(stage, static_cast<uint32_t>(item)); });
         break;
       case StageKind::kLinear:
       case StageKind::kHeadLinear:
@@ -195,7 +212,8 @@ void run(const Program& program, const StepContext& step, base::ThreadPool& pool
     account_of(stage, s.times) += static_cast<double>(now - mark) * 1e-6;
     mark = now;
   }
-  for (size_t i = 0; i < step.batch->logits_rows.size(); ++i) s.nonfinite[step.batch->logits_rows[i]] |= s.head_nonfinite[i];
+  for (size_t i = 0; i < step.batch->logits_rows.size(); ++i)
+    s.nonfinite[step.batch->logits_rows[i]] |= s.head_nonfinite[i];
 }
 
 }  // namespace tally::model

@@ -1,5 +1,6 @@
 #pragma once
-// The flat program of a model: spec + weights -> stages of instructions, made once at load; run() is the interpreter.
+// The flat program of a model: spec + weights -> stages of instructions, made once at load; run() is the
+// interpreter.
 //
 // A stage is what runs between two barriers:
 //   rows     row-wise instructions, one after the other on blocks of 16 rows
@@ -7,15 +8,15 @@
 //   attend   tiles of rows x KV heads
 // Per-op time is taken here and nowhere else.
 
-#include <array>
-#include <cstdint>
-#include <vector>
-
 #include "base/pool.h"
 #include "kernels/kernels.h"
 #include "kv/view.h"
 #include "model/model.h"
 #include "model/weights.h"
+
+#include <array>
+#include <cstdint>
+#include <vector>
 
 namespace tally::model {
 
@@ -63,9 +64,9 @@ struct Instruction {
   Op op = Op::kAdd;
   Buf src = Buf::kResidual, dst = Buf::kResidual;
   uint32_t layer = 0;
-  uint32_t width = 0;       // of a head for kHeadNorm and kRope
-  float value = 0;          // kScale, kSoftcap
-  float norm_eps = 0;       // kNorm, kHeadNorm
+  uint32_t width = 0;  // of a head for kHeadNorm and kRope
+  float value = 0;     // kScale, kSoftcap
+  float norm_eps = 0;  // kNorm, kHeadNorm
   const float* vector = nullptr;
   Matrix matrix{};
   kernels::PanelKind panel = kernels::PanelKind::kF32;
@@ -90,16 +91,18 @@ struct Stage {
 struct Program {
   std::vector<Instruction> code;
   std::vector<Stage> stages;
-  std::array<uint32_t, kBufs> width{};                       // values a row; 0: not used
-  std::array<uint32_t, kernels::kPanelKinds> panel_k{};      // longest input of each panel kind; 0: not used
+  std::array<uint32_t, kBufs> width{};                   // values a row; 0: not used
+  std::array<uint32_t, kernels::kPanelKinds> panel_k{};  // longest input of each panel kind; 0: not used
   uint32_t heads = 0, kv_heads = 0, key_dim = 0, value_dim = 0;
   float score_scale = 0, softcap = 0;
   std::vector<uint32_t> window;  // [layers]
 };
 
-// Builds the program. `weights` may be bound only (for sizes), its pointers are null then. `ropes` has one table for each
-// distinct rope of the spec and must outlive the program. Shapes were checked when the weights were bound.
-Program build_program(const ModelSpec& spec, const Weights& weights, const std::vector<RopeTable>& ropes, size_t threads);
+// Builds the program. `weights` may be bound only (for sizes), its pointers are null then. `ropes` has one
+// table for each distinct rope of the spec and must outlive the program. Shapes were checked when the weights
+// were bound.
+Program build_program(const ModelSpec& spec, const Weights& weights, const std::vector<RopeTable>& ropes,
+                      size_t threads);
 
 // Where each buffer lies in the scratch arena: buffers that are never live together share bytes.
 struct ScratchLayout {
@@ -108,7 +111,8 @@ struct ScratchLayout {
   size_t worker_begin = 0, worker_bytes = 0;  // attention scratch of each worker
   size_t bytes = 0;
 };
-ScratchLayout lay_out_scratch(const Program& program, const StepLimits& limits, size_t attend_bytes, size_t threads);
+ScratchLayout lay_out_scratch(const Program& program, const StepLimits& limits, size_t attend_bytes,
+                              size_t threads);
 
 // What the interpreter needs of a step.
 struct StepContext {

@@ -1,6 +1,12 @@
 #pragma once
 // Runs a model file over token ids without an engine: one sequence, blocks in a scattered order. For tests.
 
+#include "base/accounts.h"
+#include "base/pool.h"
+#include "gguf/gguf.h"
+#include "kernels/kernels.h"
+#include "model/model.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,12 +15,6 @@
 #include <optional>
 #include <string>
 #include <vector>
-
-#include "base/accounts.h"
-#include "base/pool.h"
-#include "gguf/gguf.h"
-#include "kernels/kernels.h"
-#include "model/model.h"
 
 namespace tally::model {
 
@@ -52,7 +52,8 @@ class Rig {
     table_.resize(blocks);
     for (uint32_t b = 0; b < blocks; ++b) table_[b] = blocks % 7 == 0 ? blocks - 1 - b : (b * 7) % blocks;
     StepLimits limits;
-    limits.rows_max = options.rows_max, limits.logits_rows_max = options.rows_max, limits.context_max = options.context;
+    limits.rows_max = options.rows_max, limits.logits_rows_max = options.rows_max,
+    limits.context_max = options.context;
     limits.standard_attention = options.standard_attention;
     scratch_.emplace(model_->make_scratch(limits, layouts, options.threads, accounts_).value());
   }

@@ -1,11 +1,11 @@
 #pragma once
 // The buffers of one step (private to the room).
 
-#include <vector>
-
 #include "base/accounts.h"
 #include "model/model.h"
 #include "model/program.h"
+
+#include <vector>
 
 namespace tally::model {
 
@@ -26,7 +26,9 @@ struct Scratch::State {
   uint32_t vocab = 0;
   OpTimes times;
 
-  float* buf(Buf b) const { return reinterpret_cast<float*>(arena.data() + layout.buf[static_cast<size_t>(b)]); }
+  float* buf(Buf b) const {
+    return reinterpret_cast<float*>(arena.data() + layout.buf[static_cast<size_t>(b)]);
+  }
   std::byte* panel(kernels::PanelKind k) const { return arena.data() + layout.panel[static_cast<size_t>(k)]; }
   std::byte* worker(size_t w) const { return arena.data() + layout.worker_begin + w * layout.worker_bytes; }
 };

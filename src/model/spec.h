@@ -1,15 +1,15 @@
 #pragma once
-// What an architecture is: a small bag of features that the graph builder reads. Metadata -> ModelSpec happens in arch/*.cc,
-// one file a family; nothing below this knows architecture names.
+// What an architecture is: a small bag of features that the graph builder reads. Metadata -> ModelSpec
+// happens in arch/*.cc, one file a family; nothing below this knows architecture names.
+
+#include "base/result.h"
+#include "gguf/gguf.h"
 
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "base/result.h"
-#include "gguf/gguf.h"
 
 namespace tally::model {
 
@@ -28,7 +28,7 @@ struct RopeSpec {
   RopeKind kind = RopeKind::kNone;
   uint32_t rotated = 0;  // n_rot, even
   double base = 10000;
-  double factor = 1;     // linear scaling
+  double factor = 1;  // linear scaling
   bool operator==(const RopeSpec&) const = default;
 };
 
@@ -36,8 +36,8 @@ struct AttentionSpec {
   uint32_t heads = 0, kv_heads = 0;
   uint32_t key_dim = 0, value_dim = 0;
   float score_scale = 0;
-  float softcap = 0;      // 0: none
-  bool qk_norm = false;   // RMS norm per head before rope
+  float softcap = 0;     // 0: none
+  bool qk_norm = false;  // RMS norm per head before rope
 };
 
 struct FfnSpec {
@@ -64,7 +64,8 @@ struct ModelSpec {
   std::vector<LayerSpec> layer;  // [layers]
 };
 
-// Reads and validates the spec of a model file. Errors: kBadData naming the key; an unknown architecture lists the known ones.
+// Reads and validates the spec of a model file. Errors: kBadData naming the key; an unknown architecture
+// lists the known ones.
 base::Result<ModelSpec> read_spec(const gguf::File& file);
 // Names accepted in general.architecture.
 std::vector<std::string_view> architectures();

@@ -1,5 +1,7 @@
 #include "model/weights.h"
 
+#include "base/utf8.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,8 +9,6 @@
 #include <mutex>
 #include <optional>
 #include <unordered_set>
-
-#include "base/utf8.h"
 
 namespace tally::model {
 namespace {
@@ -93,19 +93,22 @@ class Planner {
     for (const Row& row : kTable) {
       const bool per_layer = row.name.find("{}") != std::string_view::npos;
       for (uint32_t layer = 0; layer < (per_layer ? spec_.layers : 1); ++layer) {
-        const std::string name = per_layer ? fmt::format(fmt::runtime(row.name), layer) : std::string(row.name);
+        const std::string name =
+            per_layer ? fmt::format(fmt::runtime(row.name), layer) : std::string(row.name);
         const gguf::TensorInfo* t = file_.find_tensor(name + ".weight");
         if (t == nullptr && row.needed(spec_)) return bad(fmt::format("tensor {}.weight is missing", name));
         if (t == nullptr) continue;
         TALLY_TRY_VOID(add(row, layer, *t));
-        if (const gguf::TensorInfo* bias = file_.find_tensor(name + ".bias"); bias != nullptr && row.rows != one) {
+        if (const gguf::TensorInfo* bias = file_.find_tensor(name + ".bias");
+            bias != nullptr && row.rows != one) {
           TALLY_TRY_VOID(add_vector(row.slot, true, layer, *bias, row.rows(spec_)));
         }
       }
     }
     for (const gguf::TensorInfo& t : file_.tensors()) {
-      const bool ignorable = std::any_of(std::begin(kIgnorable), std::end(kIgnorable),
-                                         [&](std::string_view s) { return t.name.find(s) != std::string_view::npos; });
+      const bool ignorable =
+          std::any_of(std::begin(kIgnorable), std::end(kIgnorable),
+                      [&](std::string_view s) { return t.name.find(s) != std::string_view::npos; });
       if (!used_.contains(t.name) && !ignorable) plan_.unused.emplace_back(base::escape_for_log(t.name, 64));
     }
     plan_.bytes += kernels::kTailPadding;
@@ -122,7 +125,8 @@ class Planner {
     e.source = kernels_.find_linear(t.type);
     if (e.source == nullptr) {
       return bad(fmt::format("tensor {} at byte {}: weights of type {} are not supported",
-                             base::escape_for_log(t.name, 64), t.record_offset, tensor::dtype_info(t.type).name));
+                             base::escape_for_log(t.name, 64), t.record_offset,
+                             tensor::dtype_info(t.type).name));
     }
     e.target = to_f32_ ? kernels_.find_linear(tensor::DType::kF32) : e.source;
     const bool gathered_only = row.slot == Slot::kTokenEmbd && !spec_.tied_output;
@@ -135,7 +139,8 @@ class Planner {
     TALLY_TRY_VOID(check_shape(t, size, 1));
     if (!is_float(t.type)) {
       return bad(fmt::format("tensor {} at byte {}: type {}, but a vector must be F32, F16 or BF16",
-                             base::escape_for_log(t.name, 64), t.record_offset, tensor::dtype_info(t.type).name));
+                             base::escape_for_log(t.name, 64), t.record_offset,
+                             tensor::dtype_info(t.type).name));
     }
     WeightEntry e;
     e.slot = slot, e.bias = bias, e.layer = layer, e.tensor = &t, e.source = kernels_.find_linear(t.type);
@@ -172,7 +177,8 @@ std::vector<Piece> cut(const WeightPlan& plan) {
   for (const WeightEntry& e : plan.entries) {
     const size_t rows = e.tensor->shape.dim[1];
     const size_t row_bytes = std::max<size_t>(1, e.tensor->bytes / rows);
-    const size_t step = std::max<size_t>(1, kPieceBytes / row_bytes / kernels::kGroupRows) * kernels::kGroupRows;
+    const size_t step =
+        std::max<size_t>(1, kPieceBytes / row_bytes / kernels::kGroupRows) * kernels::kGroupRows;
     for (size_t r = 0; r < rows; r += step) pieces.push_back({&e, r, std::min(step, rows - r)});
   }
   return pieces;
@@ -195,8 +201,8 @@ void pack_rows(const WeightEntry& e, const std::byte* rows, size_t count, size_t
   }
 }
 
-Result<void> load_piece(const gguf::File& file, const Piece& piece, std::byte* arena, std::vector<std::byte>& buffer,
-                        std::vector<float>& wide) {
+Result<void> load_piece(const gguf::File& file, const Piece& piece, std::byte* arena,
+                        std::vector<std::byte>& buffer, std::vector<float>& wide) {
   const WeightEntry& e = *piece.entry;
   const size_t k = e.tensor->shape.dim[0];
   const size_t row_bytes = tensor::row_bytes(e.tensor->type, k);
@@ -220,13 +226,14 @@ Result<void> load_piece(const gguf::File& file, const Piece& piece, std::byte* a
 
 }  // namespace
 
-Result<WeightPlan> plan_weights(const gguf::File& file, const ModelSpec& spec, const kernels::KernelTable& kernels,
-                                bool dequantize_to_f32) {
+Result<WeightPlan> plan_weights(const gguf::File& file, const ModelSpec& spec,
+                                const kernels::KernelTable& kernels, bool dequantize_to_f32) {
   return Planner(file, spec, kernels, dequantize_to_f32).run();
 }
 
-Result<Weights> Weights::load(const gguf::File& file, WeightPlan plan, const ModelSpec& spec, base::ThreadPool& pool,
-                              base::Accounts& accounts, const std::function<bool(uint64_t, uint64_t)>& progress) {
+Result<Weights> Weights::load(const gguf::File& file, WeightPlan plan, const ModelSpec& spec,
+                              base::ThreadPool& pool, base::Accounts& accounts,
+                              const std::function<bool(uint64_t, uint64_t)>& progress) {
   Weights w = bind(std::move(plan), spec);
   TALLY_TRY(w.arena_, accounts.reserve(base::Account::kWeights, "packed weights", w.plan_.bytes));
   TALLY_TRY_VOID(w.read(file, pool, progress));
@@ -252,10 +259,10 @@ Result<void> Weights::read(const gguf::File& file, base::ThreadPool& pool,
   const std::vector<Piece> pieces = cut(plan_);
   const uint64_t total = plan_.bytes;
   std::mutex mutex;
-  std::optional<Error> failed;                             // guarded by mutex
+  std::optional<Error> failed;  // guarded by mutex
   std::vector<std::vector<std::byte>> buffers(pool.threads());
   std::vector<std::vector<float>> wides(pool.threads());
-  constexpr size_t kBatch = 16;                            // pieces between two calls of progress
+  constexpr size_t kBatch = 16;  // pieces between two calls of progress
   uint64_t done = 0;
   for (size_t first = 0; first < pieces.size(); first += kBatch) {
     const size_t n = std::min(kBatch, pieces.size() - first);
@@ -304,7 +311,8 @@ void Weights::embed(uint32_t id, float* out) const {
     return;
   }
   const size_t group = id / kernels::kGroupRows;
-  e.target->unpack_row(rows + group * e.target->group_bytes(e.columns), id % kernels::kGroupRows, e.columns, out);
+  e.target->unpack_row(rows + group * e.target->group_bytes(e.columns), id % kernels::kGroupRows, e.columns,
+                       out);
 }
 
 uint64_t Weights::matrix_bytes() const {

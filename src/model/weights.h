@@ -1,17 +1,17 @@
 #pragma once
 // The one table of tensor names and shapes, what each becomes in memory, and the packing itself.
 
-#include <cstdint>
-#include <functional>
-#include <string>
-#include <vector>
-
 #include "base/accounts.h"
 #include "base/pool.h"
 #include "base/result.h"
 #include "gguf/gguf.h"
 #include "kernels/kernels.h"
 #include "model/spec.h"
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
 
 namespace tally::model {
 
@@ -55,7 +55,7 @@ struct WeightEntry {
   bool bias = false;
   uint32_t layer = 0;
   uint32_t rows = 1, columns = 0;
-  const gguf::TensorInfo* tensor = nullptr;       // valid as long as the file is open: while loading
+  const gguf::TensorInfo* tensor = nullptr;  // valid as long as the file is open: while loading
   Placement placement = Placement::kVector;
   const kernels::LinearFormat* source = nullptr;  // of the file's type
   const kernels::LinearFormat* target = nullptr;  // what it is packed as
@@ -69,18 +69,19 @@ struct WeightPlan {
 };
 
 // Binds every row of the table to the file. Errors: kBadData naming the tensor and both shapes or the type.
-base::Result<WeightPlan> plan_weights(const gguf::File& file, const ModelSpec& spec, const kernels::KernelTable& kernels,
-                                      bool dequantize_to_f32);
+base::Result<WeightPlan> plan_weights(const gguf::File& file, const ModelSpec& spec,
+                                      const kernels::KernelTable& kernels, bool dequantize_to_f32);
 
 // Immutable once loaded.
 class Weights {
  public:
   // Knows formats and shapes, holds no data: what the plan's size functions need.
   static Weights bind(WeightPlan plan, const ModelSpec& spec);
-  // Reads and packs with every thread of the pool. Errors: kIo, kBadData (file cut meanwhile), kUnavailable (the cap, or
-  // `progress` said stop).
-  static base::Result<Weights> load(const gguf::File& file, WeightPlan plan, const ModelSpec& spec, base::ThreadPool& pool,
-                                    base::Accounts& accounts, const std::function<bool(uint64_t, uint64_t)>& progress);
+  // Reads and packs with every thread of the pool. Errors: kIo, kBadData (file cut meanwhile), kUnavailable
+  // (the cap, or `progress` said stop).
+  static base::Result<Weights> load(const gguf::File& file, WeightPlan plan, const ModelSpec& spec,
+                                    base::ThreadPool& pool, base::Accounts& accounts,
+                                    const std::function<bool(uint64_t, uint64_t)>& progress);
 
   Matrix matrix(Slot slot, uint32_t layer = 0) const;
   const float* vector(Slot slot, uint32_t layer = 0) const;  // null: absent

@@ -42,13 +42,16 @@ struct BlockQ5_K {  // as Q4_K with bit 4 = (h[i % 32] >> j) & 1
   uint8_t q[128];
 };
 struct BlockQ6_K {  // x = (d * sc[i / 16]) * (v - 32)
-  uint8_t l[128];   // half = i / 128, s = i % 128 / 32, l = i % 32: low 4 bits (l[64 * half + 32 * (s % 2) + l] >> 4 * (s / 2)) & 15
+  uint8_t l[128];   // half = i / 128, s = i % 128 / 32, l = i % 32: low 4 bits (l[64 * half + 32 * (s % 2) +
+                    // l] >> 4 * (s / 2)) & 15
   uint8_t h[64];    // high 2 bits (h[32 * half + l] >> 2 * s) & 3
   int8_t sc[16];
   uint16_t d;
 };
-static_assert(sizeof(BlockQ4_0) == 18 && sizeof(BlockQ4_1) == 20 && sizeof(BlockQ5_0) == 22 && sizeof(BlockQ5_1) == 24);
-static_assert(sizeof(BlockQ8_0) == 34 && sizeof(BlockQ4_K) == 144 && sizeof(BlockQ5_K) == 176 && sizeof(BlockQ6_K) == 210);
+static_assert(sizeof(BlockQ4_0) == 18 && sizeof(BlockQ4_1) == 20 && sizeof(BlockQ5_0) == 22 &&
+              sizeof(BlockQ5_1) == 24);
+static_assert(sizeof(BlockQ8_0) == 34 && sizeof(BlockQ4_K) == 144 && sizeof(BlockQ5_K) == 176 &&
+              sizeof(BlockQ6_K) == 210);
 
 struct ScaleMin {
   uint8_t scale, min;  // 0..63
@@ -78,8 +81,8 @@ inline uint16_t f32_to_f16(float x) {
   const uint32_t mag = bits & 0x7FFFFFFFu;
   if (mag > 0x7F800000u) return static_cast<uint16_t>(sign | 0x7E00u | ((mag >> 13) & 0x3FFu));
   if (mag >= 0x477FF000u) return static_cast<uint16_t>(sign | 0x7C00u);  // >= 65520 rounds to infinity
-  if (mag < 0x38800000u) {                                              // below 2^-14: subnormal half
-    const float scaled = std::bit_cast<float>(mag) + 0.5f;              // aligns the last kept bit with bit 0
+  if (mag < 0x38800000u) {                                               // below 2^-14: subnormal half
+    const float scaled = std::bit_cast<float>(mag) + 0.5f;  // aligns the last kept bit with bit 0
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(scaled) - 0x3F000000u));
   }
   const uint32_t rounded = mag + 0xFFFu + ((mag >> 13) & 1u) - 0x38000000u;

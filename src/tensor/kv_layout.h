@@ -1,5 +1,6 @@
 #pragma once
-// Where the bytes of one KV block lie: shared by kv (which owns the pool) and the attention kernels (which read it). POD.
+// Where the bytes of one KV block lie: shared by kv (which owns the pool) and the attention kernels (which
+// read it). POD.
 //
 // A block is one layer x block_tokens consecutive positions x all KV heads:
 //   block      = head block 0 | head block 1 | ...     each 64-byte aligned
@@ -38,11 +39,11 @@ constexpr const KvCodecInfo& kv_codec_info(KvCodec codec) { return kKvCodecs[sta
 struct KvLayout {
   KvCodec codec = KvCodec::kF32;
   uint32_t kv_heads = 0;
-  uint32_t key_dim = 0, value_dim = 0;                // of the model
-  uint32_t key_columns = 0, value_columns = 0;        // stored: padded to 16
-  uint32_t block_tokens = 0;                          // 16, 32, 64 or 128
+  uint32_t key_dim = 0, value_dim = 0;          // of the model
+  uint32_t key_columns = 0, value_columns = 0;  // stored: padded to 16
+  uint32_t block_tokens = 0;                    // 16, 32, 64 or 128
   size_t value_offset = 0, tail_offset = 0;
-  size_t head_block_bytes = 0, block_bytes = 0;       // block_bytes = kv_heads * head_block_bytes
+  size_t head_block_bytes = 0, block_bytes = 0;  // block_bytes = kv_heads * head_block_bytes
 
   bool operator==(const KvLayout&) const = default;
 };

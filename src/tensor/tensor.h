@@ -46,7 +46,8 @@ struct DTypeInfo {
 // Every type whose size is known, in order of id. Source: GGUF, ggml.h.
 std::span<const DTypeInfo> dtypes();
 
-// The row of `type`, or nullptr: a hole of the id space, a retired id, or a type whose size is not known here.
+// The row of `type`, or nullptr: a hole of the id space, a retired id, or a type whose size is not known
+// here.
 const DTypeInfo* find_dtype(uint32_t id);
 const DTypeInfo& dtype_info(DType type);
 

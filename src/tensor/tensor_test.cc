@@ -1,12 +1,12 @@
 #include "tensor/tensor.h"
 
+#include "tensor/blocks.h"
+#include "tensor/kv_layout.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <set>
-
-#include "tensor/blocks.h"
-#include "tensor/kv_layout.h"
 
 namespace tally::tensor {
 namespace {
@@ -18,10 +18,12 @@ TEST(DType, TableIsConsistent) {
     EXPECT_EQ(find_dtype(static_cast<uint32_t>(row.type)), &row);
     EXPECT_EQ(row_bytes(row.type, 3 * row.block_elements), 3 * row.block_bytes);
   }
-  for (const uint32_t hole : {4u, 5u, 9u, 31u, 33u, 36u, 135u, UINT32_MAX}) EXPECT_EQ(find_dtype(hole), nullptr) << hole;
+  for (const uint32_t hole : {4u, 5u, 9u, 31u, 33u, 36u, 135u, UINT32_MAX})
+    EXPECT_EQ(find_dtype(hole), nullptr) << hole;
 }
 
-// Every half, there and back; every rounding of a float against the hardware-independent definition by neighbours.
+// Every half, there and back; every rounding of a float against the hardware-independent definition by
+// neighbours.
 TEST(Half, RoundTripsAndRoundsToNearestEven) {
   for (uint32_t h = 0; h < 0x10000; ++h) {
     const auto half = static_cast<uint16_t>(h);

@@ -1,8 +1,8 @@
-// Gemma 3: sandwich norms, per-head q and k norms, GeGLU, scaled embedding; five sliding layers with their own unscaled rope
-// base, then one that sees everything with the scaled one.
-#include <cmath>
-
+// Gemma 3: sandwich norms, per-head q and k norms, GeGLU, scaled embedding; five sliding layers with their
+// own unscaled rope base, then one that sees everything with the scaled one.
 #include "model/arch/arch.h"
+
+#include <cmath>
 
 namespace tally::model {
 
@@ -20,7 +20,8 @@ base::Result<void> read_gemma3(const gguf::File& file, ModelSpec& spec) {
 
   TALLY_TRY(const auto window, file.get_uint("gemma3.attention.sliding_window", 0, UINT32_MAX));
   TALLY_TRY(const auto base_swa, file.get_float("gemma3.rope.freq_base_swa"));
-  TALLY_TRY(const std::vector<bool> slides, read_window_pattern(file, "gemma3.attention.sliding_window_pattern", spec, kPeriod));
+  TALLY_TRY(const std::vector<bool> slides,
+            read_window_pattern(file, "gemma3.attention.sliding_window_pattern", spec, kPeriod));
   for (size_t i = 0; i < spec.layer.size(); ++i) {
     LayerSpec& layer = spec.layer[i];
     layer.rope.kind = RopeKind::kNeox;

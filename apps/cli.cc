@@ -1,0 +1,103 @@
+#include "cli.h"
+
+#include "base/utf8.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <deque>
+#include <map>
+
+extern char** environ;
+
+namespace tally::apps {
+namespace {
+
+using base::Error;
+using base::ErrorCode;
+using base::SettingRow;
+using base::SettingType;
+
+constexpr SettingRow kRows[] = {
+#define TALLY_SETTING(name, type, fallback, min, max, choices, commands, built, help) \
+  {name, SettingType::type, fallback, min, max, choices, commands, built, help},
+#include "settings.inc"
+#undef TALLY_SETTING
+};
+
+std::map<std::string, std::string> tally_environment() {
+  std::map<std::string, std::string> out;
+  for (char** e = environ; *e != nullptr; ++e) {
+    const std::string_view pair(*e);
+    const size_t equals = pair.find('=');
+    if (pair.starts_with("TALLY_") && equals != std::string_view::npos) {
+      out.emplace(pair.substr(0, equals), pair.substr(equals + 1));
+    }
+  }
+  return out;
+}
+
+Error unknown_flag(const Command& command, const std::string& flag) {
+  std::vector<std::string_view> names;
+  for (const SettingRow& row : kRows) {
+    if (base::has_word(row.commands, command.name)) names.push_back(row.name);
+  }
+  const size_t dashes = flag.find_first_not_of('-');
+  const auto near =
+      base::nearest_name(flag.substr(dashes == std::string::npos ? flag.size() : dashes), names);
+  return {ErrorCode::kUsage,
+          fmt::format("{}: unknown flag{}; see tally help {}", base::escape_for_log(flag, 64),
+                      near ? fmt::format("; did you mean --{}?", *near) : "", command.name)};
+}
+
+}  // namespace
+
+std::span<const SettingRow> setting_rows() { return kRows; }
+
+base::Result<Invocation> parse(const Command& command, std::span<const std::string> arguments) {
+  Invocation call;
+  std::string config;
+  std::map<std::string, std::string> cli;
+  std::deque<std::pair<std::string, std::string>> values;  // stable addresses for CLI11
+  std::deque<std::pair<std::string, bool>> switches;
+
+  CLI::App app;
+  app.set_help_flag();
+  app.allow_extras();
+  app.add_option("--config", config);
+  for (const SettingRow& row : kRows) {
+    if (!base::has_word(row.commands, command.name)) continue;
+    const std::string flag = fmt::format("--{}", row.name);
+    if (row.type == SettingType::kSwitch) {
+      app.add_flag(flag, switches.emplace_back(row.name, false).second);
+    } else {
+      app.add_option(flag, values.emplace_back(row.name, "").second)->take_last();
+    }
+  }
+  try {
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // CLI11 takes them last first
+    app.parse(reversed);
+  } catch (const CLI::ParseError& e) {
+    return Error{ErrorCode::kUsage, e.what()};
+  }
+  for (const std::string& extra : app.remaining()) {
+    if (extra.size() > 1 && extra[0] == '-') return unknown_flag(command, extra);
+    call.arguments.push_back(extra);
+  }
+  for (const auto& [name, value] : values) {
+    if (app.count(fmt::format("--{}", name)) > 0) cli[name] = value;
+  }
+  for (const auto& [name, on] : switches) {
+    if (on) cli[name] = "on";
+  }
+  TALLY_TRY(call.settings, base::resolve_settings(kRows, command.name, cli, tally_environment(), config));
+  return call;
+}
+
+int fail(const base::Error& error) {
+  fmt::print(stderr, "tally: {}\n", error.message);
+  return static_cast<int>(error.code);
+}
+
+}  // namespace tally::apps

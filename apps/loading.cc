@@ -1,0 +1,153 @@
+#include "loading.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/machine.h"
+#include "base/utf8.h"
+#include "gguf/gguf.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <map>
+
+namespace tally::apps {
+namespace {
+
+using base::Error;
+using base::ErrorCode;
+using base::Result;
+
+constexpr size_t kTemplateBytesMax = size_t{1} << 20;
+constexpr uint64_t kConnectionBytes = uint64_t{8} << 20;  // sockets and parsed bodies in flight
+
+Result<std::optional<text::ChatTemplate>> load_template(const text::Tokenizer& tokenizer,
+                                                        const std::string& setting) {
+  constexpr std::string_view kBuiltin = "builtin:";
+  if (setting.starts_with(kBuiltin)) {
+    TALLY_TRY(text::ChatTemplate built, text::ChatTemplate::builtin(setting.substr(kBuiltin.size())));
+    return std::optional(std::move(built));
+  }
+  std::string source;
+  if (!setting.empty()) {
+    std::ifstream in(setting, std::ios::binary);
+    if (!in)
+      return Error{ErrorCode::kNoInput,
+                   fmt::format("--chat-template {}: cannot be read", base::escape_for_log(setting))};
+    source.resize(kTemplateBytesMax + 1);
+    in.read(source.data(), static_cast<std::streamsize>(source.size()));
+    source.resize(static_cast<size_t>(in.gcount()));
+  } else if (const auto own = tokenizer.chat_template()) {
+    source = *own;
+  } else {
+    return std::optional<text::ChatTemplate>();
+  }
+  TALLY_TRY(text::ChatTemplate parsed, text::ChatTemplate::parse(source));
+  return std::optional(std::move(parsed));
+}
+
+}  // namespace
+
+Result<ModelText> load_text(const std::string& model_path, const std::string& template_setting) {
+  TALLY_TRY(const gguf::File file, gguf::File::open(model_path));
+  TALLY_TRY(text::Tokenizer tokenizer, text::Tokenizer::load(file));
+  for (const std::string& warning : tokenizer.warnings()) base::log_warn("{}", warning);
+  TALLY_TRY(auto chat, load_template(tokenizer, template_setting));
+  ModelText text{std::move(tokenizer), std::move(chat), "", 0};
+  std::map<tensor::DType, uint64_t> weights;
+  for (const gguf::TensorInfo& t : file.tensors()) {
+    weights[t.type] += t.shape.elements();
+    text.parameters += t.shape.elements();
+  }
+  uint64_t most = 0;
+  for (const auto& [type, count] : weights) {
+    if (count > most) most = count, text.weight_type = tensor::dtype_info(type).name;
+  }
+  return text;
+}
+
+engine::LoadRequest load_request(const base::Settings& settings, const std::string& model_path,
+                                 const ModelText& text) {
+  engine::LoadRequest request;
+  request.model_path = model_path;
+  request.runtime_bytes = text.tokenizer.memory_bytes() + kConnectionBytes;
+  request.end_ids.assign(text.tokenizer.eog().begin(), text.tokenizer.eog().end());
+  request.suppressed_ids.assign(text.tokenizer.suppressed().begin(), text.tokenizer.suppressed().end());
+  engine::Settings& s = request.settings;
+  s.memory_bytes = settings.number("memory");
+  if (s.memory_bytes == 0) s.memory_bytes = base::memory_allowance() / 10 * 9;
+  s.max_model_len = static_cast<uint32_t>(settings.number("max-model-len"));
+  s.kv_type = settings.text("kv-type");
+  s.kv_pool_bytes = settings.number("kv-pool");
+  s.block_tokens = static_cast<uint32_t>(base::parse_uint(settings.text("block-tokens")).value_or(64));
+  if (settings.values().contains("max-seqs")) {
+    s.max_seqs = static_cast<uint32_t>(settings.number("max-seqs"));
+    s.max_queue = static_cast<uint32_t>(settings.number("max-queue"));
+  }
+  s.step_tokens = static_cast<uint32_t>(settings.number("step-tokens"));
+  s.prefix_cache = settings.on("prefix-cache");
+  s.attention = settings.text("attention");
+  s.isa = settings.text("isa");
+  const base::CpuAllowance cpu = base::cpu_allowance();
+  s.threads = static_cast<uint32_t>(settings.number("threads"));
+  if (s.threads > cpu.logical) {
+    base::log_warn("--threads {}: this process may use {} CPUs, so {} threads are started", s.threads,
+                   cpu.logical, cpu.logical);
+    s.threads = cpu.logical;
+  }
+  if (s.threads == 0) s.threads = cpu.usable;
+  return request;
+}
+
+Result<std::string> model_argument(const std::vector<std::string>& arguments, size_t most) {
+  if (arguments.empty()) return Error{ErrorCode::kUsage, "MODEL is missing: the path of a GGUF file"};
+  if (arguments.size() > most) {
+    return Error{ErrorCode::kUsage,
+                 fmt::format("{}: one argument too many", base::escape_for_log(arguments[most], 64))};
+  }
+  return arguments[0];
+}
+
+void configure_log(const base::Settings& settings) {
+  constexpr std::string_view kLevels[] = {"trace", "debug", "info", "warn", "error", "off"};
+  for (size_t i = 0; i < std::size(kLevels); ++i) {
+    if (settings.text("log-level") == kLevels[i]) {
+      base::log_configure(static_cast<base::LogLevel>(i), settings.on("log-json"));
+    }
+  }
+}
+
+Progress::Progress(std::string what)
+    : what_(std::move(what)),
+      begin_us_(base::now_us()),
+      shown_us_(begin_us_),
+      terminal_(::isatty(STDERR_FILENO) == 1) {}
+
+Progress::~Progress() {
+  if (drawn_ && terminal_) fmt::print(stderr, "\r\x1b[K");
+}
+
+void Progress::update(uint64_t done, uint64_t total) {
+  const int64_t now = base::now_us();
+  if (now - shown_us_ < (terminal_ ? 200'000 : 5'000'000)) return;
+  shown_us_ = now;
+  drawn_ = true;
+  const double seconds = static_cast<double>(now - begin_us_) * 1e-6;
+  const double rate = static_cast<double>(done) / seconds;
+  const double share = total == 0 ? 0 : static_cast<double>(done) / static_cast<double>(total);
+  const std::string line =
+      fmt::format("{} {:3.0f} %, {:.0f} MiB/s, {:.0f} s left", what_, share * 100, rate / 0x1p20,
+                  rate > 0 ? static_cast<double>(total - done) / rate : 0);
+  if (terminal_) {
+    constexpr int kWidth = 24;
+    const auto filled = static_cast<size_t>(share * kWidth);
+    fmt::print(stderr, "\r\x1b[K[{}{}] {}", std::string(filled, '#'), std::string(kWidth - filled, '.'),
+               line);
+  } else {
+    fmt::print(stderr, "{}\n", line);
+  }
+}
+
+}  // namespace tally::apps

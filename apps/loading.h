@@ -1,0 +1,53 @@
+#pragma once
+// What serve and run share: the tokenizer and template of a file, the engine's load request, progress on
+// stderr.
+
+#include "base/accounts.h"
+#include "base/result.h"
+#include "base/settings.h"
+#include "engine/memory.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace tally::apps {
+
+// The text side of a model file, and what people are shown of it.
+struct ModelText {
+  text::Tokenizer tokenizer;
+  std::optional<text::ChatTemplate> chat_template;
+  std::string weight_type;  // of most weights: "Q4_1"
+  uint64_t parameters = 0;
+};
+// template_setting: --chat-template. Errors: those of the file and the template.
+base::Result<ModelText> load_text(const std::string& model_path, const std::string& template_setting);
+
+// Fills the engine's request from the settings of `serve` or `run`; memory is resolved here. The caller sets
+// progress.
+engine::LoadRequest load_request(const base::Settings& settings, const std::string& model_path,
+                                 const ModelText& text);
+
+// The one argument MODEL. Errors: kUsage.
+base::Result<std::string> model_argument(const std::vector<std::string>& arguments, size_t most);
+
+// Applies --log-level and --log-json.
+void configure_log(const base::Settings& settings);
+
+// A bar with rate and ETA on a terminal, a line each 5 s otherwise, nothing when quick.
+class Progress {
+ public:
+  explicit Progress(std::string what);
+  ~Progress();
+  void update(uint64_t done, uint64_t total);
+
+ private:
+  std::string what_;
+  int64_t begin_us_ = 0, shown_us_ = 0;
+  bool terminal_ = false, drawn_ = false;
+};
+
+}  // namespace tally::apps
