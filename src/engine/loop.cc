@@ -287,11 +287,11 @@ void Loop::pick() {
   outcomes_.clear();
   const std::span<const uint8_t> nonfinite = parts_.scratch.nonfinite();
   for (size_t i = 0; i < groups_.size(); ++i) {
-    const Group& g = groups_[i];
+    Group& g = groups_[i];
     const auto rows = nonfinite.subspan(g.row_begin, g.rows);
-    const bool bad = std::any_of(rows.begin(), rows.end(), [](uint8_t flag) { return flag != 0; });
-    const bool failed = bad || (g.logits >= 0 && !picks_[i].finite);
-    outcomes_.push_back({picks_[i].id, g.logits >= 0 && picks_[i].is_end, failed});
+    g.failed = std::any_of(rows.begin(), rows.end(), [](uint8_t flag) { return flag != 0; }) ||
+               (g.logits >= 0 && !picks_[i].finite);
+    if (g.logits >= 0) outcomes_.push_back({picks_[i].id, picks_[i].is_end, g.failed});
   }
 }
 
@@ -302,7 +302,7 @@ void Loop::commit(int64_t begin_us, int64_t forward_us, int64_t sampled_us) {
     const Group& g = groups_[i];
     (g.decode ? decode_rows : prefill_rows) += g.rows;
     account_rows(g, begin_us, forward_us, now);
-    if (g.logits < 0 || outcomes_[i].failed) continue;
+    if (g.logits < 0 || g.failed) continue;
     Receipt& r = g.sequence->receipt;
     g.sequence->previous_token_us = r.last_us;
     ++r.generated_tokens;
@@ -321,9 +321,9 @@ void Loop::commit(int64_t begin_us, int64_t forward_us, int64_t sampled_us) {
       r.kv_blocks = s.blocks_peak, r.kv_blocks_shared = s.blocks_shared;
       r.kv_bytes = uint64_t{s.blocks_peak} * parts_.shape.block_bytes();
     }
-    for (size_t i = 0; i < groups_.size(); ++i) {
-      const Group& g = groups_[i];
-      if (g.logits >= 0 && !outcomes_[i].failed)
+    for (const Group& g : groups_) {
+      if (g.failed) scheduler_.fail(g.seq);
+      if (g.logits >= 0 && !g.failed)
         account_.token(g.sequence->receipt, g.sequence->previous_token_us, now);
       g.sequence->mark_us = now;
     }

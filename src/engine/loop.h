@@ -62,7 +62,7 @@ class Loop final : public Engine {
     std::span<const TokenId> tokens;
     uint32_t prompt_tokens = 0, rows = 0, row_begin = 0, position = 0;
     int32_t logits = -1;  // index of its logits row, or -1
-    bool decode = false;
+    bool decode = false, failed = false;
   };
 
   void take_mail();

@@ -1,28 +1,36 @@
 #pragma once
-// Open a GGUF file (version 2 or 3) and look; never trust it. Every count, offset and size is checked before it is used, and
-// nothing is allocated by a number from the file alone. Errors are one line, exit code 65, and name the key or tensor and the
-// byte offset.  Source: ggml docs/gguf.md; limits: reference of this project (ARCHITECTURE.md).
+// Open a GGUF file (version 2 or 3) and look; never trust it. Every count, offset and size is checked before
+// it is used, and nothing is allocated by a number from the file alone. Errors are one line, exit code 65,
+// and name the key or tensor and the byte offset.  Source: ggml docs/gguf.md; limits: reference of this
+// project (ARCHITECTURE.md).
+
+#include "base/result.h"
+#include "tensor/tensor.h"
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
-#include "base/result.h"
-#include "tensor/tensor.h"
-
 namespace tally::gguf {
 
-// An array of one element type. Integers are kept widened (the type says what was stored), strings as views into the header.
+// One element of an array, integers and floats widened.
+using Scalar = std::variant<bool, int64_t, uint64_t, float, double, std::string_view>;
+
+// An array of one element type. Memory stays within the bytes of the file, whatever the type.
 struct Array {
-  uint32_t element_type = 0;  // GGUF value type id
-  std::variant<std::vector<int64_t>, std::vector<uint64_t>, std::vector<double>, std::vector<float>,
-               std::vector<std::string_view>, std::vector<bool>>
-      elements;
-  size_t size() const;
+  uint32_t element_type = 0;              // GGUF value type id
+  uint64_t count = 0;                     // elements
+  std::string_view bytes;                 // the elements as stored, little endian; empty for strings
+  std::vector<std::string_view> strings;  // element type string only
+  std::vector<float> floats;              // element type f32 only
+
+  size_t size() const { return count; }
+  Scalar at(size_t i) const;  // Requires (checked): i < size()
 };
 
 // One metadata value. Typed getters of File are the way to read it.
@@ -51,8 +59,8 @@ struct TensorInfo {
 // Threads: const methods may be called from any thread; read_tensor uses pread.
 class File {
  public:
-  // Opens `path`, and its siblings if it is shard 1 of a split model. Errors: kNoInput (cannot be opened, not a regular file),
-  // kBadData (content), kIo.
+  // Opens `path`, and its siblings if it is shard 1 of a split model. Errors: kNoInput (cannot be opened, not
+  // a regular file), kBadData (content), kIo.
   static base::Result<File> open(const std::string& path);
 
   File(File&&) noexcept;
@@ -66,11 +74,12 @@ class File {
   std::span<const Metadata> metadata() const;
   std::span<const TensorInfo> tensors() const;
 
-  const Value* find(std::string_view key) const;            // nullptr if absent
+  const Value* find(std::string_view key) const;               // nullptr if absent
   const TensorInfo* find_tensor(std::string_view name) const;  // nullptr if absent
 
-  // Typed getters. Absent key: the `required` forms are an error, the others give nullopt. Integers of any width are accepted
-  // after a range check; a float never becomes an integer; an array is never read through a scalar getter.
+  // Typed getters. Absent key: the `required` forms are an error, the others give nullopt. Integers of any
+  // width are accepted after a range check; a float never becomes an integer; an array is never read through
+  // a scalar getter.
   base::Result<std::optional<uint64_t>> get_uint(std::string_view key, uint64_t min, uint64_t max) const;
   base::Result<std::optional<double>> get_float(std::string_view key) const;  // f32 or f64, finite
   base::Result<std::optional<bool>> get_bool(std::string_view key) const;
@@ -78,15 +87,18 @@ class File {
   base::Result<uint64_t> require_uint(std::string_view key, uint64_t min, uint64_t max) const;
   base::Result<double> require_float(std::string_view key) const;
   base::Result<std::string_view> require_string(std::string_view key) const;
-  // Keys that are "scalar or one value a layer": `count` values either way. Bools read as 0 or 1. Absent: empty.
-  base::Result<std::vector<uint64_t>> get_uints(std::string_view key, size_t count, uint64_t min, uint64_t max) const;
+  // Keys that are "scalar or one value a layer": `count` values either way. Bools read as 0 or 1. Absent:
+  // empty.
+  base::Result<std::vector<uint64_t>> get_uints(std::string_view key, size_t count, uint64_t min,
+                                                uint64_t max) const;
   // Typed exactly: an array of another element type is an error. Absent: nullptr.
   base::Result<const std::vector<std::string_view>*> get_strings(std::string_view key) const;
   base::Result<const std::vector<float>*> get_floats(std::string_view key) const;
   // Arrays of any signed or unsigned integer type, each value in [min, max]. Absent: empty.
   base::Result<std::vector<int64_t>> get_ints(std::string_view key, int64_t min, int64_t max) const;
 
-  // Reads bytes [begin, begin + out.size()) of a tensor's data. Errors: kIo, kBadData (file changed or was cut meanwhile).
+  // Reads bytes [begin, begin + out.size()) of a tensor's data. Errors: kIo, kBadData (file changed or was
+  // cut meanwhile).
   base::Result<void> read_tensor(const TensorInfo& tensor, uint64_t begin, std::span<std::byte> out) const;
 
   // After the last read: an error if size or mtime of a shard changed since open.

@@ -1,14 +1,14 @@
 #pragma once
 // Write a GGUF version 3 file: for tests, synthetic models and `tally quantize`.
 
+#include "base/result.h"
+#include "tensor/tensor.h"
+
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "base/result.h"
-#include "tensor/tensor.h"
 
 namespace tally::gguf {
 
@@ -24,7 +24,8 @@ class Writer {
   void set_ints(std::string_view key, std::span<const int32_t> values);
 
   // `data` is copied. Requires (checked): its size is that of the type and shape.
-  void add_tensor(std::string_view name, tensor::DType type, const tensor::Shape& shape, std::span<const std::byte> data);
+  void add_tensor(std::string_view name, tensor::DType type, const tensor::Shape& shape,
+                  std::span<const std::byte> data);
 
   // The whole file as bytes (tests cut and flip them).
   std::string bytes() const;
@@ -38,6 +39,8 @@ class Writer {
     tensor::Shape shape;
     std::string data;
   };
+  std::string header() const;  // up to the start of the data
+
   std::string metadata_;
   uint64_t metadata_count_ = 0;
   std::vector<Tensor> tensors_;

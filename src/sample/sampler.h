@@ -1,19 +1,24 @@
 #pragma once
 // One row of logits in, one decision out.
 //
-// The chain, in this order: logprobs of the raw logits are taken; suppressed and (until min_tokens, or ignore_eos) end ids are
-// masked; logit_bias is added; repetition, then presence and frequency penalties; temperature 0: the largest logit wins (ties:
-// lower id). Else: divide by temperature; keep top_k; softmax; keep top_p; keep min_p; draw by the counter-based generator keyed
-// by (seed, choice, position). Sorting is total: by logit descending, then id ascending. No state is shared between requests,
-// and nothing is allocated once scratch has been reserved.
+// The chain, in this order: logprobs of the raw logits are taken; suppressed and (until min_tokens, or
+// ignore_eos) end ids are masked; logit_bias is added; repetition, then presence and frequency penalties;
+// temperature 0: the largest logit wins (ties: lower id). Else: divide by temperature; keep top_k; softmax;
+// keep top_p; keep min_p; draw by the counter-based generator keyed by (seed, choice, position). Sorting is
+// total: by logit descending, then id ascending. No state is shared between requests, and nothing is
+// allocated once scratch has been reserved.
+//
+// With w(i) = exp((logit(i) - largest) / temperature): top_p keeps the shortest sorted prefix of what top_k
+// left that holds top_p of its weight; min_p keeps w >= min_p, as the largest w is 1; the draw takes the
+// first of the kept tokens, in order of id, at which the running sum of w passes uniform x sum of the kept w.
+
+#include "base/ids.h"
+#include "sample/params.h"
 
 #include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
-
-#include "base/ids.h"
-#include "sample/params.h"
 
 namespace tally::sample {
 
@@ -24,10 +29,10 @@ struct TokenLogprob {
 
 struct Pick {
   TokenId id{};
-  bool finite = true;      // false: the row held NaN or infinity, or everything was masked; id is meaningless
-  bool is_end = false;     // id is one of the end ids or the request's stop ids
-  float logprob = 0;       // of id, if params.logprobs >= 0
-  uint8_t top_count = 0;   // params.logprobs best, best first
+  bool finite = true;     // false: the row held NaN or infinity, or everything was masked; id is meaningless
+  bool is_end = false;    // id is one of the end ids or the request's stop ids
+  float logprob = 0;      // of id, if params.logprobs >= 0
+  uint8_t top_count = 0;  // params.logprobs best, best first
   std::array<TokenLogprob, kLogprobsMax> top{};
 };
 

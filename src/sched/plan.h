@@ -1,10 +1,15 @@
 #pragma once
-// Same inputs, same plan, byte for byte: queue + ledger + budgets -> StepPlan. No clock (ticks are passed in), no I/O, no
-// threads, no tensors. Owns the sequences' token ids (prompt and generated); the engine reads them to fill a batch.
-// Source: the scheduler reference of this project (states, admission, preemption, step): docs/scheduler.md.
+// Same inputs, same plan, byte for byte: queue + ledger + budgets -> StepPlan. No clock (ticks are passed
+// in), no I/O, no threads, no tensors. Owns the sequences' token ids (prompt and generated); the engine reads
+// them to fill a batch. Source: the scheduler reference of this project (states, admission, preemption,
+// step): docs/scheduler.md.
 //
-// Sequence states: waiting -> prefilling -> decoding -> ended; prefilling, decoding -> preempted (waits) -> prefilling.
-// One step: plan() applies cancels and deadlines, admits, assigns rows; the engine computes; commit() appends.
+// Sequence states: waiting -> prefilling -> decoding -> ended; prefilling, decoding -> preempted (waits) ->
+// prefilling. One step: plan() applies cancels and deadlines, admits, assigns rows; the engine computes;
+// commit() appends.
+
+#include "base/ids.h"
+#include "kv/ledger.h"
 
 #include <cstdint>
 #include <memory>
@@ -12,19 +17,16 @@
 #include <span>
 #include <vector>
 
-#include "base/ids.h"
-#include "kv/ledger.h"
-
 namespace tally::sched {
 
 enum class Batching : uint8_t { kContinuous };  // kStatic is the later baseline
 
 struct Config {
-  uint32_t seqs_max = 64;            // sequences running at once
-  uint32_t queue_max = 256;          // requests waiting
-  uint64_t queue_tokens_max = 0;     // prompt tokens waiting; 0: 8 * model_len_max
-  uint32_t step_tokens = 512;        // rows in one forward
-  uint32_t model_len_max = 0;        // tokens per sequence, prompt included
+  uint32_t seqs_max = 64;         // sequences running at once
+  uint32_t queue_max = 256;       // requests waiting
+  uint64_t queue_tokens_max = 0;  // prompt tokens waiting; 0: 8 * model_len_max
+  uint32_t step_tokens = 512;     // rows in one forward
+  uint32_t model_len_max = 0;     // tokens per sequence, prompt included
   Batching batching = Batching::kContinuous;
 };
 
@@ -34,15 +36,16 @@ struct Request {
   uint32_t max_tokens = 0;           // 0: until the context or what the pool holds
   kv::Namespace prefix_namespace{};  // sequences share blocks only inside one
   Tick arrival = 0;
-  Tick deadline = 0;                 // 0: none
+  Tick deadline = 0;  // 0: none
 };
 
 // Why a request was not taken at the door. kNone: it is in the queue.
 enum class Refusal : uint8_t { kNone, kQueueFull, kPromptTooLong, kPoolTooSmall };
 struct Admission {
   Refusal refusal = Refusal::kNone;
-  uint32_t max_tokens = 0;           // the limit that holds for it
-  uint64_t needed = 0, available = 0;  // kPromptTooLong: tokens; kPoolTooSmall: blocks; kQueueFull: requests or tokens
+  uint32_t max_tokens = 0;  // the limit that holds for it
+  uint64_t needed = 0,
+           available = 0;  // kPromptTooLong: tokens; kPoolTooSmall: blocks; kQueueFull: requests or tokens
 };
 
 enum class EndReason : uint8_t { kStop, kLength, kCancelled, kDeadline, kFailed, kShutdown };
@@ -61,25 +64,29 @@ struct Ended {
   EndReason reason = EndReason::kStop;
 };
 
+// A sequence that waits already may appear too: it gave up more of what it still held.
 struct Preempted {
   SeqId seq{}, by{};
   uint32_t blocks = 0, tokens = 0;
 };
 
 struct StepPlan {
-  std::vector<PlannedRows> rows;      // decodes first, then prefills; empty: nothing to compute
-  std::vector<Ended> ended;           // by cancel or deadline, before this step's rows
+  std::vector<PlannedRows> rows;  // decodes first, then prefills; empty: nothing to compute
+  std::vector<Ended> ended;       // by cancel or deadline, before this step's rows
   std::vector<Preempted> preempted;
-  std::vector<SeqId> admitted;        // scheduled for the first time: queue time ends here
+  std::vector<SeqId> admitted;  // scheduled for the first time: queue time ends here
 };
 
 // The result of one row group with wants_logits.
 struct Outcome {
   TokenId token{};
-  bool stop = false;    // an end token: not appended to the text, the sequence ends with kStop
+  bool stop = false;    // an end token: counted and kept in tokens(), no text; the sequence ends with kStop
   bool failed = false;  // its own work failed (non-finite logits): the sequence ends with kFailed
 };
 
+enum class SeqState : uint8_t { kWaiting, kPrefilling, kDecoding, kPreempted, kEnded };
+
+// After the end: as they were just before the blocks went back.
 struct SequenceStats {
   uint32_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
   uint32_t preemptions = 0, recomputed_tokens = 0;
@@ -87,9 +94,9 @@ struct SequenceStats {
 };
 
 struct QueueStats {
-  uint32_t running = 0, waiting = 0, deferred = 0;
-  uint64_t waiting_tokens = 0;
-  Tick oldest_arrival = 0;  // 0: queue empty
+  uint32_t running = 0, waiting = 0, deferred = 0;  // waiting: with preempted and deferred ones
+  uint64_t waiting_tokens = 0;                      // prompt tokens of those never scheduled
+  Tick oldest_arrival = 0;                          // 0: queue empty
   uint64_t preemptions = 0, preempted_tokens = 0, recomputed_tokens = 0;
   uint64_t prefix_queries_tokens = 0, prefix_hits_tokens = 0;
 };
@@ -109,9 +116,12 @@ class Scheduler {
 
   // Decides a step. The plan stays valid until the next call. Requires: the previous plan was committed.
   const StepPlan& plan(Tick now);
-  // Reports the step: one outcome for each entry of plan.rows with wants_logits, in order. Appends tokens, registers full
-  // blocks, ends sequences. Returns those that ended, in order (kStop, kLength, kFailed).
+  // Reports the step: one outcome for each entry of plan.rows with wants_logits, in order. Appends tokens,
+  // registers full blocks, ends sequences. Returns those that ended, in order (kStop, kLength, kFailed).
   std::span<const Ended> commit(std::span<const Outcome> outcomes, Tick now);
+  // Between plan and commit: a row of this sequence failed (a non-finite value) though none of its logits were asked for. It
+  // ends with kFailed at commit, and nothing of its rows is registered.
+  void fail(SeqId seq);
   // After plan: the step was not computed (the engine failed): all its sequences end with kFailed.
   std::span<const Ended> abandon(Tick now);
 
@@ -119,9 +129,12 @@ class Scheduler {
   std::span<const TokenId> tokens(SeqId seq) const;
   std::span<const BlockId> table(SeqId seq) const;
   SequenceStats stats(SeqId seq) const;
+  SeqState state(SeqId seq) const;
 
   QueueStats queue_stats() const;
   bool idle() const;  // nothing waiting, nothing running
+  // How often each branch of admission and preemption was taken, indexed by Branch (sched/core.h). For tests.
+  std::span<const uint64_t> branches() const;
 
   // Recounts every invariant (S*, and the ledger's L*): CHECKs.
   void check() const;

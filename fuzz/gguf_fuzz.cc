@@ -1,0 +1,46 @@
+// Any bytes as a GGUF file: it opens or it is refused, and what opened can be read whole.
+
+#include "base/check.h"
+#include "gguf/gguf.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace {
+
+using tally::gguf::File;
+
+void read_everything(const File& file) {
+  for (const tally::gguf::Metadata& item : file.metadata()) {
+    (void)file.get_uint(item.key, 0, UINT64_MAX);
+    (void)file.get_float(item.key);
+    (void)file.get_bool(item.key);
+    (void)file.get_string(item.key);
+    (void)file.get_uints(item.key, 3, 0, UINT64_MAX);
+    (void)file.get_strings(item.key);
+    (void)file.get_floats(item.key);
+    (void)file.get_ints(item.key, INT64_MIN, INT64_MAX);
+    TALLY_CHECK(file.find(item.key) == &item.value, "a key is not found");
+  }
+  for (const tally::gguf::TensorInfo& tensor : file.tensors()) {
+    std::vector<std::byte> data(tensor.bytes);
+    TALLY_CHECK(file.read_tensor(tensor, 0, data).has_value(), "a tensor that was checked cannot be read");
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const int fd = memfd_create("gguf_fuzz", MFD_CLOEXEC);
+  TALLY_CHECK(fd >= 0, "memfd_create");
+  TALLY_CHECK(write(fd, data, size) == static_cast<ssize_t>(size), "write to a memory file");
+  const auto file = File::open("/proc/self/fd/" + std::to_string(fd));
+  if (file) read_everything(*file);
+  close(fd);
+  return 0;
+}

@@ -1,0 +1,336 @@
+// The engine on a tiny real model: equalities E1-E3, cancellation, drain, accounts, no allocation in a steady step.
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <thread>
+
+#include "base/clock.h"
+#include "engine/loop.h"
+#include "engine/memory.h"
+
+namespace {
+// Counts allocations of the calling thread while armed.
+thread_local bool counting = false;
+thread_local size_t allocations = 0;
+}  // namespace
+
+[[gnu::noinline]] void* operator new(size_t n) {
+  if (counting) ++allocations;
+  if (void* p = std::malloc(n)) return p;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
+
+namespace tally::engine {
+namespace {
+
+constexpr const char* kModel = "tests/golden/tiny/tiny-q-q4_0.gguf";
+
+LoadRequest small_request() {
+  LoadRequest request;
+  request.model_path = kModel;
+  request.settings.memory_bytes = uint64_t{512} << 20;
+  request.settings.max_model_len = 128;
+  request.settings.block_tokens = 16;
+  request.settings.max_seqs = 8;
+  request.settings.max_queue = 32;
+  request.settings.step_tokens = 64;
+  request.settings.threads = 2;
+  return request;
+}
+
+std::vector<TokenId> prompt(size_t n, uint32_t seed) {
+  std::vector<TokenId> ids;
+  for (size_t i = 0; i < n; ++i) {
+    seed = seed * 1664525u + 1013904223u;
+    ids.push_back(TokenId{static_cast<int32_t>((seed >> 10) % 1024)});
+  }
+  return ids;
+}
+
+Request greedy(std::vector<TokenId> ids, uint32_t tokens) {
+  Request r;
+  r.prompt = std::move(ids);
+  r.params.temperature = 0;
+  r.params.logprobs = 3;
+  r.max_tokens = tokens;
+  return r;
+}
+
+struct Answer {
+  std::vector<TokenId> ids;
+  std::vector<float> logprobs;
+  Finish finish = Finish::kInternal;
+  Receipt receipt;
+  bool operator==(const Answer& o) const { return ids == o.ids && logprobs == o.logprobs && finish == o.finish; }
+};
+
+// Takes what there is; true once the stream has ended.
+bool drain(Stream& stream, Answer& answer) {
+  TokenEvent event;
+  while (stream.next(event)) {
+    answer.ids.push_back(event.id);
+    answer.logprobs.push_back(event.logprob);
+    for (size_t i = 0; i < event.top_count; ++i) answer.logprobs.push_back(event.top[i].logprob);
+  }
+  if (!stream.ended()) return false;
+  answer.finish = stream.finish();
+  answer.receipt = stream.receipt();
+  return true;
+}
+
+// An engine driven by hand, step by step.
+struct Hand {
+  base::Accounts accounts{uint64_t{512} << 20};
+  std::unique_ptr<Engine> engine;
+  Loop* loop = nullptr;
+
+  explicit Hand(const LoadRequest& request) {
+    auto loaded = load_engine(request, accounts);
+    EXPECT_TRUE(loaded) << (loaded ? "" : loaded.error().message);
+    engine = std::move(loaded).value();
+    loop = static_cast<Loop*>(engine.get());
+  }
+
+  std::vector<Answer> run(const std::vector<Request>& requests) {
+    std::vector<std::shared_ptr<Stream>> streams;
+    for (const Request& r : requests) {
+      const Submitted s = engine->submit(r);
+      EXPECT_NE(s.stream, nullptr);
+      streams.push_back(s.stream);
+    }
+    std::vector<Answer> answers(streams.size());
+    for (int step = 0; step < 10'000; ++step) {
+      loop->step();
+      bool all = true;
+      for (size_t i = 0; i < streams.size(); ++i) all &= drain(*streams[i], answers[i]);
+      if (all) return answers;
+    }
+    ADD_FAILURE() << "the engine does not end";
+    return answers;
+  }
+};
+
+std::vector<Request> mixed_requests() {
+  std::vector<Request> requests;
+  for (uint32_t i = 0; i < 8; ++i) requests.push_back(greedy(prompt(5 + 9 * i, 77 + i % 3), 20 + i));
+  requests[3].params.temperature = 1;
+  requests[3].params.seed = 42;
+  return requests;
+}
+
+TEST(Engine, AloneBatchedChunkedAndPreemptedAreTheSameBits) {
+  std::vector<Answer> alone;
+  for (const Request& r : mixed_requests()) alone.push_back(Hand(small_request()).run({r}).at(0));
+  for (const Answer& a : alone) EXPECT_EQ(a.finish, Finish::kLength);
+
+  struct Variant {
+    const char* name;
+    void (*change)(Settings&);
+  };
+  const Variant variants[] = {
+      {"batch", [](Settings&) {}},
+      {"step-tokens 16", [](Settings& s) { s.step_tokens = 16; }},
+      {"threads 1", [](Settings& s) { s.threads = 1; }},
+      {"block 64", [](Settings& s) { s.block_tokens = 64; }},
+      {"prefix cache off", [](Settings& s) { s.prefix_cache = false; }},
+      {"scalar", [](Settings& s) { s.isa = "scalar"; }},
+      {"small pool", [](Settings& s) { s.kv_pool_bytes = 1; }},  // replaced below by 14 blocks
+  };
+  for (const Variant& variant : variants) {
+    LoadRequest request = small_request();
+    variant.change(request.settings);
+    if (request.settings.kv_pool_bytes != 0) {
+      const MemoryPlan plan = plan_memory(small_request()).value();
+      request.settings.kv_pool_bytes = 14 * plan.kv_bytes_per_token * 16;
+    }
+    Hand hand(request);
+    const std::vector<Answer> got = hand.run(mixed_requests());
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], alone[i]) << variant.name << ", request " << i;
+    const Stats stats = hand.engine->stats();
+    EXPECT_EQ(stats.blocks_held, 0u) << variant.name;
+    if (request.settings.kv_pool_bytes != 0) {
+      EXPECT_GT(stats.preemptions, 0u) << "the pool was meant to be too small";
+    }
+  }
+}
+
+TEST(Engine, PrefixHitGivesTheSameBits) {
+  Hand hand(small_request());
+  const Request r = greedy(prompt(70, 5), 12);
+  const Answer cold = hand.run({r}).at(0), warm = hand.run({r}).at(0);
+  EXPECT_EQ(cold, warm);
+  EXPECT_EQ(cold.receipt.cached_tokens, 0u);
+  EXPECT_EQ(warm.receipt.cached_tokens, 64u);
+  Request salted = r;
+  salted.salt = "other";
+  EXPECT_EQ(hand.run({salted}).at(0).receipt.cached_tokens, 0u);
+  EXPECT_GT(hand.engine->reset_prefix_cache(), 0u);
+  EXPECT_EQ(hand.run({r}).at(0).receipt.cached_tokens, 0u);
+}
+
+TEST(Engine, ReceiptStagesSumToTheWall) {
+  Hand hand(small_request());
+  for (const Answer& a : hand.run(mixed_requests())) {
+    const Receipt& r = a.receipt;
+    const double wall = static_cast<double>(r.last_us - r.queued_us) * 1e-6;
+    EXPECT_NEAR(r.queue_s + r.prefill_s + r.stalled_s + r.decode_s + r.sample_s, wall, 1e-4 + wall * 1e-3);
+    EXPECT_EQ(r.generated_tokens, a.ids.size());
+    EXPECT_GT(r.kv_blocks, 0u);
+  }
+}
+
+TEST(Engine, RefusesAtTheDoor) {
+  LoadRequest request = small_request();
+  request.settings.max_queue = 1;
+  request.settings.max_seqs = 1;
+  Hand hand(request);
+  const Refused context = hand.engine->submit(greedy(prompt(100, 1), 29)).refused;
+  EXPECT_EQ(context.why, Refusal::kContextLength);
+  EXPECT_EQ(context.needed, 129u);
+  EXPECT_EQ(context.available, 128u);
+  EXPECT_NE(hand.engine->submit(greedy(prompt(100, 1), 28)).stream, nullptr);  // takes the seat
+  EXPECT_NE(hand.engine->submit(greedy(prompt(5, 1), 5)).stream, nullptr);     // takes the queue
+  const Submitted full = hand.engine->submit(greedy(prompt(5, 1), 5));
+  EXPECT_EQ(full.stream, nullptr);
+  EXPECT_EQ(full.refused.why, Refusal::kQueueFull);
+  EXPECT_GE(full.refused.retry_after_s, 1u);
+  hand.engine->stop(base::now_us());
+  EXPECT_EQ(hand.engine->submit(greedy(prompt(5, 1), 5)).refused.why, Refusal::kStopping);
+}
+
+TEST(Engine, CancelEndsWithinTwoStepsAndFreesBlocks) {
+  Hand hand(small_request());
+  const auto kept = hand.engine->submit(greedy(prompt(20, 2), 30)).stream;
+  const auto gone = hand.engine->submit(greedy(prompt(20, 3), 100)).stream;
+  hand.loop->step();
+  hand.loop->step();
+  gone->cancel();
+  gone->cancel();
+  hand.loop->step();
+  hand.loop->step();
+  Answer cancelled;
+  ASSERT_TRUE(drain(*gone, cancelled));
+  EXPECT_EQ(cancelled.finish, Finish::kCancelled);
+  Answer answer;
+  while (!drain(*kept, answer)) hand.loop->step();
+  EXPECT_EQ(answer, Hand(small_request()).run({greedy(prompt(20, 2), 30)}).at(0));
+  EXPECT_EQ(hand.engine->stats().blocks_held, 0u);
+  gone->cancel();  // after the end: nothing
+}
+
+TEST(Engine, DeadlineInQueueAndRunning) {
+  Hand hand(small_request());
+  Request late = greedy(prompt(10, 1), 50);
+  late.deadline_us = base::now_us() - 1;
+  const auto stream = hand.engine->submit(late).stream;
+  hand.loop->step();
+  Answer answer;
+  ASSERT_TRUE(drain(*stream, answer));
+  EXPECT_EQ(answer.finish, Finish::kDeadline);
+  EXPECT_TRUE(answer.ids.empty());
+}
+
+TEST(Engine, RunsOnItsThreadAndDrains) {
+  Hand hand(small_request());
+  std::thread thread([&] { EXPECT_TRUE(hand.engine->run()); });
+  std::mutex mutex;
+  std::condition_variable rung;
+  int notified = 0;
+  std::vector<std::shared_ptr<Stream>> streams;
+  for (Request r : mixed_requests()) {
+    r.notify = [&] {
+      const std::lock_guard lock(mutex);
+      ++notified;
+      rung.notify_one();
+    };
+    streams.push_back(hand.engine->submit(std::move(r)).stream);
+  }
+  hand.engine->stop(base::now_us() + 60'000'000);
+  std::vector<Answer> answers(streams.size());
+  for (size_t i = 0; i < streams.size(); ++i) {
+    while (!drain(*streams[i], answers[i])) {
+      std::unique_lock lock(mutex);
+      rung.wait_for(lock, std::chrono::milliseconds(200));
+    }
+    EXPECT_EQ(answers[i].finish, Finish::kLength);
+  }
+  thread.join();
+  EXPECT_GT(notified, 0);
+}
+
+TEST(Engine, SecondStopEndsAtOnce) {
+  Hand hand(small_request());
+  const auto stream = hand.engine->submit(greedy(prompt(10, 1), 118)).stream;
+  std::thread thread([&] { EXPECT_TRUE(hand.engine->run()); });
+  hand.engine->stop(base::now_us() + 60'000'000);
+  hand.engine->stop(base::now_us());
+  thread.join();
+  Answer answer;
+  ASSERT_TRUE(drain(*stream, answer));
+  EXPECT_EQ(answer.finish, Finish::kShutdown);
+}
+
+TEST(Engine, SteadyStepAllocatesNothing) {
+  Hand hand(small_request());
+  std::vector<std::shared_ptr<Stream>> streams;
+  for (uint32_t i = 0; i < 6; ++i) streams.push_back(hand.engine->submit(greedy(prompt(10 + i, i), 80)).stream);
+  for (int i = 0; i < 8; ++i) hand.loop->step();
+  allocations = 0;
+  counting = true;
+  for (int i = 0; i < 40; ++i) hand.loop->step();
+  counting = false;
+  EXPECT_EQ(allocations, 0u);
+}
+
+// ---- the plan ----------------------------------------------------------------------------------------------------------------
+
+TEST(Plan, IsTheBytesThatAreReserved) {
+  LoadRequest request = small_request();
+  const MemoryPlan plan = plan_memory(request).value();
+  Hand hand(request);
+  for (const PlanAccount& a : plan.accounts) {
+    const base::AccountUse use = hand.accounts.use(a.account);
+    EXPECT_EQ(use.planned, a.bytes);
+    if (a.account == base::Account::kRuntime) continue;  // streams are booked as they come
+    EXPECT_GE(use.reserved + 4096 * use.parts.size(), a.bytes) << base::account_name(a.account);
+    EXPECT_LE(use.reserved, a.bytes + 4096 * (use.parts.size() + 1)) << base::account_name(a.account);
+  }
+  EXPECT_LE(plan.total_bytes, plan.budget_bytes);
+}
+
+TEST(Plan, RefusesWhatCannotFit) {
+  LoadRequest request = small_request();
+  request.settings.memory_bytes = uint64_t{16} << 20;
+  const auto small = plan_memory(request);
+  ASSERT_FALSE(small);
+  EXPECT_EQ(small.error().code, base::ErrorCode::kUnavailable);
+  EXPECT_NE(small.error().message.find("weights"), std::string::npos) << small.error().message;
+
+  request = small_request();
+  request.settings.max_model_len = 100'000;
+  EXPECT_EQ(plan_memory(request).error().code, base::ErrorCode::kConfig);
+
+  request = small_request();
+  request.settings.kv_pool_bytes = uint64_t{1} << 40;
+  EXPECT_EQ(plan_memory(request).error().code, base::ErrorCode::kUnavailable);
+
+  request = small_request();
+  request.settings.isa = "amx";
+  const auto isa = plan_memory(request);
+  if (!isa) {
+    EXPECT_NE(isa.error().message.find("this CPU has scalar"), std::string::npos) << isa.error().message;
+  }
+
+  request.model_path = "tests/golden/tiny";
+  EXPECT_EQ(plan_memory(request).error().code, base::ErrorCode::kNoInput);
+}
+
+}  // namespace
+}  // namespace tally::engine

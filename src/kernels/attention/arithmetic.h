@@ -1,0 +1,139 @@
+#pragma once
+// The written f32 steps of attention, shared by every form: 2^x, the soft cap, the tree, the rotation, the
+// quantizers. Included by objects of every ISA, so everything here has internal linkage and uses builtins
+// only: the compiler may vectorize these loops, never reorder them. Source: the base-2 exponential is a
+// degree-5 minimax polynomial of 2^f on [-0.5, 0.5].
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tally::kernels::attention {
+
+constexpr size_t kSpanTokens = 1024;  // softmax states are merged per span, in ascending order
+constexpr size_t kGroupTokens = 64;   // scores and probabilities are made a group at a time
+constexpr size_t kChunkTokens = 16;   // a group is 4 chunks: the unit that is contiguous at every block size
+constexpr size_t kGroupChunks = kGroupTokens / kChunkTokens;
+constexpr size_t kDimMax = 512;  // of a key or value
+
+constexpr float kRoundMagic = 12582912.f;  // 1.5 * 2^23: adding and taking it away rounds to an integer
+constexpr float kExponentMin = -125.f;     // 2^-125 is still a normal number
+constexpr float kNoScore = -3e38f;         // a finite floor: the difference of two of them is 0, not NaN
+constexpr float kAmaxMin = 1e-30f;         // below it a vector counts as zero
+constexpr float kWeightMin = 1e-30f;       // guard of the probability scale
+constexpr float kWeightMax = 32767.f;      // p has 15 bits
+constexpr float kWeightUnit = 1.f / kWeightMax;  //
+constexpr float kExp2C1 = 0x1.62e42ap-1f, kExp2C2 = 0x1.ebf9bcp-3f, kExp2C3 = 0x1.c6b752p-5f,
+                kExp2C4 = 0x1.3cea88p-7f, kExp2C5 = 0x1.5bba0ep-10f;
+constexpr double kLog2E = 1.4426950408889634;
+
+// 2^x for x <= 0.
+static inline float exp2_nonpositive(float x) {
+  x = x > kExponentMin ? x : kExponentMin;
+  const float t = x + kRoundMagic;
+  const float f = x - (t - kRoundMagic);
+  float p = kExp2C5;
+  p = __builtin_fmaf(p, f, kExp2C4);
+  p = __builtin_fmaf(p, f, kExp2C3);
+  p = __builtin_fmaf(p, f, kExp2C2);
+  p = __builtin_fmaf(p, f, kExp2C1);
+  p = __builtin_fmaf(p, f, 1.f);
+  return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, p) + (__builtin_bit_cast(uint32_t, t) << 23));
+}
+
+// cap * tanh(s / cap) on base-2 scores: with t = 2^(-2/cap * |s|), tanh = (1 - t) / (1 + t).
+struct Softcap {
+  float limit = 0;  // cap * log2 e; 0: none
+  float slope = 0;  // -2 / cap
+};
+static inline Softcap make_softcap(float cap) {
+  Softcap s;
+  if (cap != 0) s.limit = static_cast<float>(static_cast<double>(cap) * kLog2E), s.slope = -2.f / cap;
+  return s;
+}
+static inline float apply_softcap(float s, const Softcap& cap) {
+  const float t = exp2_nonpositive(__builtin_fabsf(s) * cap.slope);
+  return __builtin_copysignf(cap.limit * ((1.f - t) / (1.f + t)), s);
+}
+
+// Scores are base 2: score_scale * log2 e as one f32.
+static inline float base2_scale(float score_scale) {
+  return static_cast<float>(static_cast<double>(score_scale) * kLog2E);
+}
+
+// Sum of 64 as 16 partials (e[i] + e[i+16]) + (e[i+32] + e[i+48]), then i with i+8, i+4, i+2, i+1.
+static inline float tree_sum(const float* e) {
+  float part[16];
+  for (int i = 0; i < 16; ++i) part[i] = (e[i] + e[i + 16]) + (e[i + 32] + e[i + 48]);
+  for (int width = 8; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) part[i] = part[i] + part[i + width];
+  return part[0];
+}
+
+static inline bool is_finite(float x) {
+  return (__builtin_bit_cast(uint32_t, x) & 0x7f800000u) != 0x7f800000u;
+}
+static inline bool all_finite(const float* x, size_t n) {
+  uint32_t bad = 0;
+  for (size_t i = 0; i < n; ++i) bad |= static_cast<uint32_t>(!is_finite(x[i]));
+  return bad == 0;
+}
+
+// The rotation is block diagonal where d is not a power of two: blocks of the largest power of two dividing
+// it.
+static inline size_t rotation_block(size_t d) { return d & (~d + 1); }
+static inline float rotation_factor(size_t block) {
+  return static_cast<float>(1.0 / __builtin_sqrt(static_cast<double>(block)));
+}
+// y = H x / sqrt(block), H the Sylvester matrix, by the fast transform: stages ascending, pair (i, i + h) ->
+// (a + b, a - b).
+static inline void rotate(float* x, size_t d) {
+  const size_t block = rotation_block(d);
+  for (size_t base = 0; base < d; base += block)
+    for (size_t h = 1; h < block; h *= 2)
+      for (size_t i = 0; i < block; i += 2 * h)
+        for (size_t j = base + i; j < base + i + h; ++j) {
+          const float a = x[j], b = x[j + h];
+          x[j] = a + b;
+          x[j + h] = a - b;
+        }
+  const float factor = rotation_factor(block);
+  for (size_t i = 0; i < d; ++i) x[i] = x[i] * factor;
+}
+
+// q = rne(x * (127 / amax)) in [-127, 127]; returns the scale amax / 127, or 0 (and q = 0) if amax < 1e-30.
+// Requires: x is finite.
+static inline float quantize_127(const float* x, size_t n, int8_t* q) {
+  float amax = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const float a = __builtin_fabsf(x[i]);
+    amax = a > amax ? a : amax;
+  }
+  if (amax < kAmaxMin) {
+    for (size_t i = 0; i < n; ++i) q[i] = 0;
+    return 0;
+  }
+  const float r = 127.f / amax;
+  for (size_t i = 0; i < n; ++i) {
+    long v = __builtin_lrintf(x[i] * r);  // round to nearest even
+    v = v > 127 ? 127 : v < -127 ? -127 : v;
+    q[i] = static_cast<int8_t>(v);
+  }
+  return amax / 127.f;
+}
+
+// Round to nearest even, NaN kept quiet.
+static inline uint16_t bf16_from_f32(float x) {
+  const uint32_t u = __builtin_bit_cast(uint32_t, x);
+  if ((u & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((u >> 16) | 0x40u);
+  return static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+static inline float f32_from_bf16(uint16_t x) {
+  return __builtin_bit_cast(float, static_cast<uint32_t>(x) << 16);
+}
+
+// First position that a row at `position` sees. Window 0: all.
+static inline size_t first_visible(size_t position, size_t window) {
+  return window == 0 || position + 1 <= window ? 0 : position + 1 - window;
+}
+
+}  // namespace tally::kernels::attention

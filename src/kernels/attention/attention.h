@@ -1,0 +1,59 @@
+#pragma once
+// Attention over the paged KV cache: the codecs and the fused kernel (Law 1, item 6).
+//
+// A row is one query head of one token; it sees the positions max(0, p - window + 1) .. p of its KV head. Its
+// result depends on its position and on the cache only, never on the rows that share a call, on block size or
+// placement, or on the form.
+//
+// One row, with spans of 1,024 and groups of 64 positions, both by absolute position; what a row does not see
+// is skipped:
+//   int8  q8 = rne(rotate(q) * (127 / amax));  a = (amax / 127) * f32(score_scale * log2 e)
+//         s[j] = f32(sum q8 k8) * (sk[j] * a);  soft cap in base 2
+//         mg = max s;  e[j] = 2^(s[j] - mg);  lg = tree(e);  w[j] = e[j] * sv[j];  pm = max(w, 1e-30)
+//         p[j] = rne(w[j] * (32767 / pm));  Og[c] = f32(sum p v8) * ((pm / 32767) * cg)
+//   f32, bf16: q as it is;  s[j] = (fma chain over c of q k) * f32(score_scale * log2 e)
+//         Og[c] = (fma chain over j of e[j] v[j][c]) * cg
+//   group into span:  m' = max(m, mg);  cr = 2^(m - m');  cg = 2^(mg - m');  l = fma(l, cr, lg * cg)
+//                     O[c] = fma(O[c], cr, Og[c])
+//   span into row, ascending, the first one seen copied:
+//                     mt' = max(mt, m);  ca = 2^(mt - mt');  cb = 2^(m - mt');  lt = fma(lt, ca, l * cb)
+//                     Ot[c] = fma(Ot[c], ca, O[c] * cb)
+//   at the end        out = Ot * (1 / lt)
+//
+// VALUE RANGES: q8, k8, v8 in [-127, 127]; p in [0, 32767]; a group's sum of p v8 is below 2^28.
+// Files: arithmetic.h the f32 steps; codec.* bytes of the cache; scalar.cc the definition; tile.h how the
+// SIMD forms share K and V between rows; *_avx2.cc, *_avx512vnni.cc the forms; standard.cc the plain
+// three-step form.
+
+#include "kernels/kernels.h"
+
+#include <span>
+
+namespace tally::kernels {
+
+namespace attention {
+
+// One row of variants.inc; its symbols are in tally::kernels (or, emulated, in tally::kernels::emulated).
+struct Form {
+  tensor::KvCodec codec;
+  Isa isa;
+  KvStoreFn store;
+  AttendFn attend;
+};
+// Best first within a codec; the scalar form of every codec is there.
+std::span<const Form> forms();
+
+// Decode one token of one head; the same for every form.
+void load_f32(const KvSequence& kv, size_t position, size_t kv_head, float* k, float* v);
+void load_bf16(const KvSequence& kv, size_t position, size_t kv_head, float* k, float* v);
+void load_int8(const KvSequence& kv, size_t position, size_t kv_head, float* k, float* v);
+
+}  // namespace attention
+
+#define TALLY_ATTENTION_FORM(codec, isa, store, attend)                              \
+  bool store(const KvSequence& kv, size_t position, const float* k, const float* v); \
+  void attend(const AttendArgs& args);
+#include "kernels/attention/variants.inc"
+#undef TALLY_ATTENTION_FORM
+
+}  // namespace tally::kernels

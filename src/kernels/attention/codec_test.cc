@@ -1,0 +1,297 @@
+// store and load against an oracle written from the format's description: the transform by recursion, the
+// bytes by nested array indices. Byte for byte, every form.
+#include "kernels/attention/arithmetic.h"
+#include "kernels/attention/test_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+
+namespace tally::kernels::attention {
+namespace {
+
+using tensor::KvCodec;
+using tensor::KvLayout;
+
+constexpr KvCodec kCodecs[] = {KvCodec::kF32, KvCodec::kBf16, KvCodec::kInt8};
+constexpr uint32_t kDims[] = {8, 12, 16, 24, 32, 64, 80, 96, 128, 256};
+
+std::vector<Form> forms_of(KvCodec codec) {
+  std::vector<Form> list;
+  for (const Form& f : forms())
+    if (f.codec == codec && host_has(f.isa)) list.push_back(f);
+  return list;
+}
+
+// ---- The oracle
+// --------------------------------------------------------------------------------------------------------------
+
+// H_2n = [[H_n, H_n], [H_n, -H_n]]: both halves transformed, then sum and difference.
+std::vector<float> hadamard(std::vector<float> x) {
+  if (x.size() == 1) return x;
+  const ptrdiff_t half = static_cast<ptrdiff_t>(x.size() / 2);
+  const std::vector<float> a = hadamard({x.begin(), x.begin() + half}),
+                           b = hadamard({x.begin() + half, x.end()});
+  for (size_t i = 0; i < a.size(); ++i) x[i] = a[i] + b[i], x[i + a.size()] = a[i] - b[i];
+  return x;
+}
+
+std::vector<float> rotated(const std::vector<float>& x) {
+  size_t block = 1;
+  while (x.size() % (2 * block) == 0) block *= 2;
+  const float factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(block)));
+  std::vector<float> y;
+  for (size_t i = 0; i < x.size(); i += block)
+    for (const float v :
+         hadamard({x.begin() + static_cast<ptrdiff_t>(i), x.begin() + static_cast<ptrdiff_t>(i + block)}))
+      y.push_back(v * factor);
+  return y;
+}
+
+struct Quantized {
+  std::vector<int> q;
+  float scale = 0;
+};
+Quantized quantized(const std::vector<float>& x) {
+  float amax = 0;
+  for (const float v : x) amax = std::max(amax, std::fabs(v));
+  Quantized out{std::vector<int>(x.size(), 0), 0};
+  if (amax < 1e-30f) return out;
+  out.scale = amax / 127.f;
+  for (size_t i = 0; i < x.size(); ++i)
+    out.q[i] = std::clamp(static_cast<int>(std::nearbyint(x[i] * (127.f / amax))), -127, 127);
+  return out;
+}
+
+uint16_t rounded_bf16(float x) {  // by comparing the two neighbours
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  const uint32_t rest = bits & 0xffffu, low = bits >> 16;
+  const bool up = rest > 0x8000u || (rest == 0x8000u && (low & 1u) != 0);
+  return static_cast<uint16_t>(low + (up ? 1u : 0u));
+}
+
+template <class T>
+void put(std::vector<std::byte>& bytes, size_t at, T value) {
+  ASSERT_LE(at + sizeof(T), bytes.size());
+  std::memcpy(bytes.data() + at, &value, sizeof(T));
+}
+
+// Puts one head of one token where the format says, in bytes from the start of the block.
+void oracle_store(const KvLayout& l, std::vector<std::byte>& block, size_t head, size_t t,
+                  std::vector<float> k, std::vector<float> v) {
+  const size_t start = head * l.head_block_bytes, dk = l.key_columns, dv = l.value_columns,
+               b = l.block_tokens;
+  const Quantized kq = quantized(rotated(k)), vq = quantized(v);
+  k.resize(dk, 0.f), v.resize(dv, 0.f);
+  for (size_t c = 0; c < dk; ++c) switch (l.codec) {
+      case KvCodec::kF32:
+        put(block, start + (t * dk + c) * 4, k[c]);
+        break;
+      case KvCodec::kBf16:  // [t/16][dk/2][16][2]
+        put(block, start + ((((t / 16) * (dk / 2) + c / 2) * 16 + t % 16) * 2 + c % 2) * 2,
+            rounded_bf16(k[c]));
+        break;
+      case KvCodec::kInt8:  // [t/16][dk/4][16][4]
+        put(block, start + (((t / 16) * (dk / 4) + c / 4) * 16 + t % 16) * 4 + c % 4,
+            static_cast<uint8_t>((c < kq.q.size() ? kq.q[c] : 0) + 128));
+    }
+  for (size_t c = 0; c < dv; ++c) switch (l.codec) {
+      case KvCodec::kF32:
+        put(block, start + b * dk * 4 + (t * dv + c) * 4, v[c]);
+        break;
+      case KvCodec::kBf16:  // [t/2][dv/16][16][2]
+        put(block, start + b * dk * 2 + ((((t / 2) * (dv / 16) + c / 16) * 16 + c % 16) * 2 + t % 2) * 2,
+            rounded_bf16(v[c]));
+        break;
+      case KvCodec::kInt8:  // [t/4][dv/16][16][4]
+        put(block, start + b * dk + (((t / 4) * (dv / 16) + c / 16) * 16 + c % 16) * 4 + t % 4,
+            static_cast<int8_t>(c < vq.q.size() ? vq.q[c] : 0));
+    }
+  if (l.codec != KvCodec::kInt8) return;
+  put(block, start + b * (dk + dv) + t * 4, kq.scale);
+  put(block, start + b * (dk + dv) + b * 4 + t * 4, vq.scale);
+}
+
+// ---- Inputs
+// ------------------------------------------------------------------------------------------------------------------
+
+float bits(uint32_t u) {
+  float f;
+  std::memcpy(&f, &u, 4);
+  return f;
+}
+
+// Vectors that sit on the edges of the codecs. `kind` 0 .. kEdges - 1.
+constexpr int kEdges = 9;
+std::vector<float> edge(int kind, size_t n, std::mt19937& rng) {
+  std::vector<float> x(n, 0.f);
+  for (size_t i = 0; i < n; ++i) switch (kind) {
+      case 0:
+        break;  // zero
+      case 1:
+        x[i] = i == n / 2 ? 1e4f : 0.01f * static_cast<float>(i % 3);
+        break;  // one outlier
+      case 2:
+        x[i] = i % 2 == 0 ? 3.7f : -3.7f;
+        break;  // +-amax ties
+      case 3:
+        x[i] = i == 0 ? 127.f : static_cast<float>(i % 64) - 31.5f;
+        break;  // halves: ties of the rounding
+      case 4:
+        x[i] = bits(1u + static_cast<uint32_t>(i) * 7919u);
+        break;  // denormal
+      case 5:
+        x[i] = i % 2 == 0 ? 1e-30f : -0.99e-30f;
+        break;  // around the smallest amax
+      case 6:
+        x[i] = bits(0x3f808000u + static_cast<uint32_t>(i) * 0x8000u);
+        break;  // ties of bf16, odd and even
+      case 7:
+        x[i] = i % 3 == 0 ? -0.f : 1e30f;
+        break;
+      default:
+        x[i] = std::normal_distribution<float>(0, 1)(rng);
+    }
+  return x;
+}
+
+class Codec : public testing::Test {
+ protected:
+  void SetUp() override { set_float_mode(); }
+};
+
+void expect_block(const std::vector<std::byte>& got, const std::vector<std::byte>& want,
+                  const std::string& what) {
+  ASSERT_EQ(got.size(), want.size()) << what;
+  for (size_t i = 0; i < got.size(); ++i)
+    ASSERT_EQ(got[i], want[i]) << what << ": byte " << i << " of the block";
+}
+
+std::string describe(const KvLayout& l, const Form& form) {
+  return std::string(tensor::kv_codec_info(l.codec).name) + " " + std::string(isa_name(form.isa)) +
+         " d=" + std::to_string(l.key_dim) + "/" + std::to_string(l.value_dim) +
+         " B=" + std::to_string(l.block_tokens);
+}
+
+void store_a_block(const CacheShape& shape, const Form& form) {
+  TestCache cache(shape, shape.block_tokens, 1);
+  const KvLayout& l = cache.layout();
+  std::vector<std::byte> want = cache.block_of(0);
+  std::mt19937 rng(shape.key_dim * 131 + shape.block_tokens);
+  for (size_t t = 0; t + 1 < shape.block_tokens; ++t) {  // the last token stays unwritten
+    std::vector<float> k, v;
+    for (uint32_t h = 0; h < shape.kv_heads; ++h) {
+      const int kind = static_cast<int>((t + h) % kEdges);
+      const std::vector<float> hk = edge(kind, l.key_dim, rng),
+                               hv = edge((kind + 3) % kEdges, l.value_dim, rng);
+      oracle_store(l, want, h, t, hk, hv);
+      k.insert(k.end(), hk.begin(), hk.end()), v.insert(v.end(), hv.begin(), hv.end());
+    }
+    ASSERT_TRUE(form.store(cache.sequence(), t, k.data(), v.data())) << describe(l, form) << " token " << t;
+  }
+  expect_block(cache.block_of(0), want, describe(l, form));
+}
+
+TEST_F(Codec, StoresTheBytesOfTheFormat) {
+  for (const KvCodec codec : kCodecs)
+    for (const Form& form : forms_of(codec))
+      for (const uint32_t dim : kDims)
+        for (const uint32_t block : {16u, 32u, 64u, 128u})
+          store_a_block({.codec = codec,
+                         .kv_heads = 3,
+                         .key_dim = dim,
+                         .value_dim = dim == 64 ? 40 : dim,
+                         .block_tokens = block},
+                        form);
+}
+
+TEST_F(Codec, LoadGivesTheDecodedValues) {
+  for (const KvCodec codec : kCodecs)
+    for (const uint32_t dim : kDims) {
+      TestCache cache({.codec = codec, .kv_heads = 2, .key_dim = dim, .value_dim = dim, .block_tokens = 16},
+                      40, 3);
+      const AttentionKernels kernels = select_attention(codec, best_isa());
+      std::mt19937 rng(dim);
+      std::vector<std::vector<float>> keys, values;
+      for (size_t t = 0; t < 40; ++t) {
+        keys.push_back(random_values(rng, 2 * dim)), values.push_back(random_values(rng, 2 * dim));
+        ASSERT_TRUE(kernels.store(cache.sequence(), t, keys[t].data(), values[t].data()));
+      }
+      for (size_t t = 0; t < 40; ++t)
+        for (size_t h = 0; h < 2; ++h) {
+          std::vector<float> k(dim), v(dim);
+          kernels.load(cache.sequence(), t, h, k.data(), v.data());
+          const auto from = static_cast<ptrdiff_t>(h * dim), to = from + static_cast<ptrdiff_t>(dim);
+          std::vector<float> x(keys[t].begin() + from, keys[t].begin() + to),
+              y(values[t].begin() + from, values[t].begin() + to);
+          if (codec == KvCodec::kInt8) {
+            const Quantized kq = quantized(rotated(x)), vq = quantized(y);
+            for (size_t c = 0; c < dim; ++c)
+              x[c] = static_cast<float>(kq.q[c]) * kq.scale, y[c] = static_cast<float>(vq.q[c]) * vq.scale;
+          } else if (codec == KvCodec::kBf16) {
+            for (size_t c = 0; c < dim; ++c)
+              x[c] = bits(uint32_t{rounded_bf16(x[c])} << 16),
+              y[c] = bits(uint32_t{rounded_bf16(y[c])} << 16);
+          }
+          ASSERT_EQ(k, x) << tensor::kv_codec_info(codec).name << " d=" << dim << " token " << t;
+          ASSERT_EQ(v, y) << tensor::kv_codec_info(codec).name << " d=" << dim << " token " << t;
+        }
+    }
+}
+
+TEST_F(Codec, RefusesWhatIsNotFiniteAndStoresZeros) {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  for (const KvCodec codec : kCodecs)
+    for (const Form& form : forms_of(codec))
+      for (const float bad : {inf, -inf, nan, -nan})
+        for (const bool in_key : {true, false})
+          for (const size_t at : {0u, 47u, 2u * 48 - 1}) {
+            TestCache cache(
+                {.codec = codec, .kv_heads = 2, .key_dim = 48, .value_dim = 48, .block_tokens = 16}, 16, 1);
+            const KvLayout& l = cache.layout();
+            std::vector<std::byte> want = cache.block_of(0);
+            std::mt19937 rng(1);
+            std::vector<float> k = random_values(rng, 96), v = random_values(rng, 96);
+            (in_key ? k : v)[at] = bad;
+            EXPECT_FALSE(form.store(cache.sequence(), 5, k.data(), v.data()))
+                << describe(l, form) << " " << bad;
+            for (size_t h = 0; h < 2; ++h)
+              oracle_store(l, want, h, 5, std::vector<float>(48, 0.f), std::vector<float>(48, 0.f));
+            expect_block(cache.block_of(0), want, describe(l, form));
+          }
+}
+
+// Finite inputs that leave the range of what is stored: the rotation's sums, the rounding of bf16.
+TEST_F(Codec, RefusesWhatOverflowsInside) {
+  const float most = std::numeric_limits<float>::max();
+  const std::vector<float> large(64, most), small(64, 1.f);
+  for (const KvCodec codec : kCodecs)
+    for (const Form& form : forms_of(codec)) {
+      TestCache cache({.codec = codec, .kv_heads = 1, .block_tokens = 16}, 16, 1);
+      EXPECT_EQ(form.store(cache.sequence(), 0, large.data(), small.data()), codec == KvCodec::kF32);
+      EXPECT_EQ(form.store(cache.sequence(), 1, small.data(), large.data()), codec != KvCodec::kBf16);
+      EXPECT_TRUE(form.store(cache.sequence(), 2, small.data(), small.data()));
+    }
+}
+
+// The rotation is orthonormal: dot products survive it.
+TEST_F(Codec, RotationKeepsDotProducts) {
+  for (const uint32_t dim : kDims) {
+    std::mt19937 rng(dim);
+    std::vector<float> a = random_values(rng, dim), b = random_values(rng, dim);
+    double before = 0, after = 0;
+    for (size_t i = 0; i < dim; ++i) before += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+    const std::vector<float> expected = rotated(a);
+    rotate(a.data(), dim), rotate(b.data(), dim);
+    EXPECT_EQ(a, expected);
+    for (size_t i = 0; i < dim; ++i) after += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+    EXPECT_NEAR(before, after, 1e-4) << dim;
+  }
+}
+
+}  // namespace
+}  // namespace tally::kernels::attention

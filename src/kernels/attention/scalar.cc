@@ -1,0 +1,230 @@
+// The definition: one row at a time, one position at a time, in the order of the formulas in attention.h.
+// Every other form must give these bits.
+#include "kernels/attention/arithmetic.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/codec.h"
+
+namespace tally::kernels::attention {
+namespace {
+
+using tensor::KvLayout;
+
+// The query of one row, as the codec wants it.
+struct Query {
+  const float* values = nullptr;   // [key_columns], f32 and bf16
+  const int8_t* quants = nullptr;  // [key_columns], int8
+  float scale = 0;                 // of a dot product, to base-2 scores; times the key's scale for int8
+  Softcap cap;
+};
+
+// What the visible positions [first, end) of one group say: exponents, their sum, and how they weigh V.
+struct Group {
+  size_t first, end;     // positions
+  float max = kNoScore;  // mg
+  float e[kGroupTokens] = {};
+  float sum = 0;  // lg
+  int32_t p[kGroupTokens] = {};
+  float p_unit = 0;  // pm / 32767
+};
+
+struct F32 {
+  static float score(const KvSequence& kv, size_t position, size_t head, const Query& q) {
+    const TokenPlace at = token_place(kv, position, head);
+    const auto* keys = reinterpret_cast<const float*>(at.head_block);
+    float s = 0;
+    for (size_t c = 0; c < kv.layout->key_columns; ++c)
+      s = __builtin_fmaf(q.values[c], keys[key_index_f32(kv.layout->key_columns, at.token, c)], s);
+    return s * q.scale;
+  }
+  static float value(const KvSequence& kv, TokenPlace at, size_t c) {
+    const auto* values = reinterpret_cast<const float*>(at.head_block + kv.layout->value_offset);
+    return values[value_index_f32(kv.layout->value_columns, at.token, c)];
+  }
+};
+
+struct Bf16 {
+  static float score(const KvSequence& kv, size_t position, size_t head, const Query& q) {
+    const TokenPlace at = token_place(kv, position, head);
+    const auto* keys = reinterpret_cast<const uint16_t*>(at.head_block);
+    float s = 0;
+    for (size_t c = 0; c < kv.layout->key_columns; ++c)
+      s = __builtin_fmaf(q.values[c],
+                         f32_from_bf16(keys[key_index_bf16(kv.layout->key_columns, at.token, c)]), s);
+    return s * q.scale;
+  }
+  static float value(const KvSequence& kv, TokenPlace at, size_t c) {
+    const auto* values = reinterpret_cast<const uint16_t*>(at.head_block + kv.layout->value_offset);
+    return f32_from_bf16(values[value_index_bf16(kv.layout->value_columns, at.token, c)]);
+  }
+};
+
+struct Int8 {
+  static float score(const KvSequence& kv, size_t position, size_t head, const Query& q) {
+    const TokenPlace at = token_place(kv, position, head);
+    const auto* keys = reinterpret_cast<const uint8_t*>(at.head_block);
+    int32_t dot = 0;
+    for (size_t c = 0; c < kv.layout->key_columns; ++c)
+      dot += q.quants[c] * (keys[key_index_int8(kv.layout->key_columns, at.token, c)] - 128);
+    return static_cast<float>(dot) * (key_scales(*kv.layout, at.head_block)[at.token] * q.scale);
+  }
+  static float value_scale(const KvSequence& kv, size_t position, size_t head) {
+    const TokenPlace at = token_place(kv, position, head);
+    return value_scales(*kv.layout, at.head_block)[at.token];
+  }
+  static int32_t value(const KvSequence& kv, TokenPlace at, size_t c) {
+    const auto* values = reinterpret_cast<const int8_t*>(at.head_block + kv.layout->value_offset);
+    return values[value_index_int8(kv.layout->value_columns, at.token, c)];
+  }
+};
+
+template <class Codec>
+constexpr bool kIntegerValues = sizeof(Codec) != 0 && requires { &Codec::value_scale; };
+
+template <class Codec>
+Group score_group(const KvSequence& kv, size_t head, const Query& q, size_t first, size_t end) {
+  Group g{.first = first, .end = end};
+  const size_t origin = first / kGroupTokens * kGroupTokens;
+  float s[kGroupTokens] = {};
+  for (size_t j = first; j < end; ++j) {
+    float x = Codec::score(kv, j, head, q);
+    if (q.cap.limit != 0) x = apply_softcap(x, q.cap);
+    s[j - origin] = x;
+    g.max = x > g.max ? x : g.max;
+  }
+  for (size_t j = first - origin; j < end - origin; ++j) g.e[j] = exp2_nonpositive(s[j] - g.max);
+  g.sum = tree_sum(g.e);
+
+  if constexpr (kIntegerValues<Codec>) {
+    float w[kGroupTokens] = {}, w_max = kWeightMin;
+    for (size_t j = first; j < end; ++j) {
+      const float x = g.e[j - origin] * Codec::value_scale(kv, j, head);
+      w[j - origin] = x;
+      w_max = x > w_max ? x : w_max;
+    }
+    const float r = kWeightMax / w_max;
+    for (size_t j = 0; j < kGroupTokens; ++j) g.p[j] = static_cast<int32_t>(__builtin_lrintf(w[j] * r));
+    g.p_unit = w_max * kWeightUnit;
+  }
+  return g;
+}
+
+// The group's weighted sum of V, times cg = 2^(mg - m'): out [value_columns].
+template <class Codec>
+void weigh_group(const KvSequence& kv, size_t head, const Group& g, float cg, float* out) {
+  using Sum = decltype(Codec::value(kv, TokenPlace{}, 0));
+  Sum sum[kDimMax] = {};
+  const size_t columns = kv.layout->value_columns;
+  for (size_t j = g.first; j < g.end; ++j) {
+    const TokenPlace at = token_place(kv, j, head);
+    for (size_t c = 0; c < columns; ++c) {
+      if constexpr (kIntegerValues<Codec>)
+        sum[c] += g.p[j % kGroupTokens] * Codec::value(kv, at, c);
+      else
+        sum[c] = __builtin_fmaf(g.e[j % kGroupTokens], Codec::value(kv, at, c), sum[c]);
+    }
+  }
+  const float scale = kIntegerValues<Codec> ? g.p_unit * cg : cg;
+  for (size_t c = 0; c < columns; ++c) out[c] = static_cast<float>(sum[c]) * scale;
+}
+
+// The softmax state of a span or of all spans so far.
+struct State {
+  float max, sum;  // m, l
+  float* out;      // O [value_dim]
+};
+
+// span_out, total_out [value_dim]: working memory.
+template <class Codec>
+void attend_row(const AttendArgs& args, const Query& q, size_t position, float* span_out, float* total_out,
+                float* out) {
+  const size_t dim = args.kv.layout->value_dim, head = args.kv_head, end = position + 1;
+  const size_t first = first_visible(position, args.window);
+  State total{.max = 0, .sum = 0, .out = total_out};
+  for (size_t at = first; at < end;) {
+    const size_t span_end = (at / kSpanTokens + 1) * kSpanTokens;
+    const bool first_span = at == first;
+    State span{.max = kNoScore, .sum = 0, .out = span_out};
+    for (size_t c = 0; c < dim; ++c) span.out[c] = 0;
+    while (at < end && at < span_end) {
+      const size_t group_end = (at / kGroupTokens + 1) * kGroupTokens;
+      const size_t stop = group_end < end ? group_end : end;
+      const Group g = score_group<Codec>(args.kv, head, q, at, stop);
+      const float max = g.max > span.max ? g.max : span.max;
+      const float cr = exp2_nonpositive(span.max - max), cg = exp2_nonpositive(g.max - max);
+      span.sum = __builtin_fmaf(span.sum, cr, g.sum * cg);
+      span.max = max;
+      float group_out[kDimMax];
+      weigh_group<Codec>(args.kv, head, g, cg, group_out);
+      for (size_t c = 0; c < dim; ++c) span.out[c] = __builtin_fmaf(span.out[c], cr, group_out[c]);
+      at = stop;
+    }
+    if (first_span) {
+      total.max = span.max, total.sum = span.sum;
+      for (size_t c = 0; c < dim; ++c) total.out[c] = span.out[c];
+    } else {
+      const float max = span.max > total.max ? span.max : total.max;
+      const float ca = exp2_nonpositive(total.max - max), cb = exp2_nonpositive(span.max - max);
+      total.sum = __builtin_fmaf(total.sum, ca, span.sum * cb);
+      total.max = max;
+      for (size_t c = 0; c < dim; ++c) total.out[c] = __builtin_fmaf(total.out[c], ca, span.out[c] * cb);
+    }
+  }
+  const float inverse = 1.f / total.sum;
+  for (size_t c = 0; c < dim; ++c) out[c] = total.out[c] * inverse;
+}
+
+// Makes the query of one head; false if it is not finite, rotated or not. `values` [key_columns], `quants`
+// [key_columns].
+template <class Codec>
+bool make_query(const AttendArgs& args, const float* head_q, float* values, int8_t* quants, Query& q) {
+  const KvLayout& l = *args.kv.layout;
+  for (size_t c = 0; c < l.key_columns; ++c) values[c] = c < l.key_dim ? head_q[c] : 0.f;
+  q = {.values = values,
+       .quants = quants,
+       .scale = base2_scale(args.score_scale),
+       .cap = make_softcap(args.softcap)};
+  if (!all_finite(values, l.key_dim)) return false;
+  if constexpr (kIntegerValues<Codec>) {
+    rotate(values, l.key_dim);
+    if (!all_finite(values, l.key_dim)) return false;
+    q.scale = quantize_127(values, l.key_columns, quants) * q.scale;
+  }
+  return true;
+}
+
+template <class Codec>
+void attend(const AttendArgs& args) {
+  const KvLayout& l = *args.kv.layout;
+  float* values = reinterpret_cast<float*>(args.scratch);
+  float* span_out = values + l.key_columns;
+  float* total_out = span_out + l.value_columns;
+  auto* quants = reinterpret_cast<int8_t*>(total_out + l.value_columns);
+  for (size_t i = 0; i < args.tokens; ++i) {
+    const float* token_q = args.q + i * args.q_stride;
+    float* token_out = args.out + i * args.out_stride;
+    Query q;
+    bool finite = true;
+    for (size_t g = 0; g < args.group; ++g)
+      finite = make_query<Codec>(args, token_q + g * l.key_dim, values, quants, q) && finite;
+    if (!finite) {
+      if (args.nonfinite != nullptr) args.nonfinite[i] = 1;
+      for (size_t c = 0; c < args.group * l.value_dim; ++c) token_out[c] = 0;
+      continue;
+    }
+    for (size_t g = 0; g < args.group; ++g) {
+      make_query<Codec>(args, token_q + g * l.key_dim, values, quants, q);
+      attend_row<Codec>(args, q, args.position + i, span_out, total_out, token_out + g * l.value_dim);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tally::kernels::attention
+
+namespace tally::kernels {
+
+void attend_f32_scalar(const AttendArgs& args) { attention::attend<attention::F32>(args); }
+void attend_bf16_scalar(const AttendArgs& args) { attention::attend<attention::Bf16>(args); }
+void attend_int8_scalar(const AttendArgs& args) { attention::attend<attention::Int8>(args); }
+
+}  // namespace tally::kernels

@@ -1,0 +1,224 @@
+#pragma once
+// How a SIMD form walks the cache: a tile of consecutive tokens (all heads of the group) passes over K and V
+// together, group by group, so each K and V byte is loaded once for many rows. Rows are token-major: row =
+// token * group + head. What a row gets does not depend on its tile: every step below is per row, and a row
+// skips what it does not see by position only. Everything has internal linkage (objects of every ISA include
+// this file).
+
+#include "kernels/attention/arithmetic.h"
+#include "kernels/attention/codec.h"
+#include "kernels/kernels.h"
+
+namespace tally::kernels::attention {
+namespace {
+
+// Rows a tile aims at: its states (O and q) stay in the first caches beside one group of K and V.
+constexpr size_t kTileRows = 32;
+
+// Tokens of a tile: at least kTileRows rows, and a multiple of 4 rows so that micro tiles of 4 come out even.
+inline size_t tile_tokens(size_t group) {
+  const size_t unit = group % 4 == 0 ? 1 : group % 2 == 0 ? 2 : 4;
+  return (kTileRows + unit * group - 1) / (unit * group) * unit;
+}
+
+// Softmax state of each row, and its query as the form wants it.
+struct TileMemory {
+  std::byte* q;                                        // [rows][4 * key_columns] bytes
+  float* span_out;                                     // [rows][value_columns]
+  float* total_out;                                    // [rows][value_columns]
+  float *span_max, *span_sum, *total_max, *total_sum;  // [rows]
+  float* q_scale;                                      // [rows]: of a dot product, to base 2
+  int32_t* q_sum;                                      // [rows]: sum of q8
+  uint8_t* refused;                                    // [tokens]: the token's q is not finite
+  size_t bytes;
+};
+
+inline TileMemory tile_memory(const tensor::KvLayout& l, size_t group, std::byte* at) {
+  const size_t tokens = tile_tokens(group), rows = tokens * group;
+  const auto aligned = [](size_t n) { return (n + 63) & ~size_t{63}; };
+  size_t used = 0;
+  const auto take = [&](size_t n) {
+    std::byte* p = at == nullptr ? nullptr : at + used;
+    used += aligned(n);
+    return p;
+  };
+  TileMemory m{};
+  m.q = take(rows * l.key_columns * 4);
+  m.span_out = reinterpret_cast<float*>(take(rows * l.value_columns * 4));
+  m.total_out = reinterpret_cast<float*>(take(rows * l.value_columns * 4));
+  for (float** p : {&m.span_max, &m.span_sum, &m.total_max, &m.total_sum, &m.q_scale})
+    *p = reinterpret_cast<float*>(take(rows * 4));
+  m.q_sum = reinterpret_cast<int32_t*>(take(rows * 4));
+  m.refused = reinterpret_cast<uint8_t*>(take(tokens));
+  m.bytes = used;
+  return m;
+}
+
+struct Tile {
+  const AttendArgs* args;
+  const tensor::KvLayout* layout;
+  TileMemory memory;
+  size_t first_token;  // in the call
+  size_t tokens, rows;
+  size_t position;  // of first_token
+  float base2;      // score_scale * log2 e
+  Softcap cap;
+
+  size_t row_position(size_t row) const { return position + row / args->group; }
+};
+
+// The 64 positions of a group: 4 chunks of 16, each contiguous in K and in V.
+struct GroupView {
+  size_t position;  // of its first token
+  const std::byte *key[kGroupChunks], *value[kGroupChunks];
+  const float *key_scale[kGroupChunks], *value_scale[kGroupChunks];  // int8 only
+};
+
+// Chunks outside [first, end) may not be in the table at all: they are shown as the nearest chunk inside, and
+// no row sees them.
+inline GroupView group_view(const AttendArgs& args, size_t position, size_t first, size_t end) {
+  const tensor::KvLayout& l = *args.kv.layout;
+  const size_t key_bytes = l.value_offset / l.block_tokens;  // of a token
+  const size_t value_bytes = key_bytes / l.key_columns * l.value_columns;
+  GroupView g;
+  g.position = position;
+  for (size_t i = 0; i < kGroupChunks; ++i) {
+    size_t at = position + i * kChunkTokens;
+    const size_t lowest = first / kChunkTokens * kChunkTokens,
+                 highest = (end - 1) / kChunkTokens * kChunkTokens;
+    at = at < lowest ? lowest : at > highest ? highest : at;
+    const TokenPlace p = token_place(args.kv, at, args.kv_head);
+    g.key[i] = p.head_block + p.token * key_bytes;
+    g.value[i] = p.head_block + l.value_offset + p.token * value_bytes;
+    g.key_scale[i] = key_scales(l, p.head_block) + p.token;
+    g.value_scale[i] = value_scales(l, p.head_block) + p.token;
+  }
+  return g;
+}
+
+// Which of a group's 64 positions a row sees: [begin, end).
+struct Visible {
+  int begin, end;
+};
+inline Visible visible_in(const Tile& tile, size_t row, size_t group_position) {
+  const size_t p = tile.row_position(row), first = first_visible(p, tile.args->window);
+  const size_t end = p + 1 - group_position;
+  return {first > group_position ? static_cast<int>(first - group_position) : 0,
+          end < kGroupTokens ? static_cast<int>(end) : static_cast<int>(kGroupTokens)};
+}
+
+struct RowRange {
+  size_t begin, end;
+};
+// The rows of the tile that see any of [first, end): consecutive, for both borders move with the position.
+inline RowRange rows_seeing(const Tile& tile, size_t first, size_t end) {
+  size_t a = 0, b = tile.tokens;
+  while (a < b && tile.position + a < first) ++a;
+  while (b > a && first_visible(tile.position + b - 1, tile.args->window) >= end) --b;
+  return {a * tile.args->group, b * tile.args->group};
+}
+
+// Copies one head of q behind zeros up to the stored columns.
+inline void load_query(const Tile& tile, size_t row, float* q) {
+  const size_t token = row / tile.args->group, head = row % tile.args->group, dim = tile.layout->key_dim;
+  const float* from = tile.args->q + (tile.first_token + token) * tile.args->q_stride + head * dim;
+  for (size_t c = 0; c < dim; ++c) q[c] = from[c];
+  for (size_t c = dim; c < tile.layout->key_columns; ++c) q[c] = 0;
+}
+
+inline void merge_span(const Tile& tile, size_t row, bool first) {
+  const TileMemory& m = tile.memory;
+  const size_t columns = tile.layout->value_columns;
+  float* total = m.total_out + row * columns;
+  const float* span = m.span_out + row * columns;
+  if (first) {
+    m.total_max[row] = m.span_max[row], m.total_sum[row] = m.span_sum[row];
+    for (size_t c = 0; c < columns; ++c) total[c] = span[c];
+    return;
+  }
+  const float max = m.span_max[row] > m.total_max[row] ? m.span_max[row] : m.total_max[row];
+  const float ca = exp2_nonpositive(m.total_max[row] - max), cb = exp2_nonpositive(m.span_max[row] - max);
+  m.total_sum[row] = __builtin_fmaf(m.total_sum[row], ca, m.span_sum[row] * cb);
+  m.total_max[row] = max;
+  for (size_t c = 0; c < columns; ++c) total[c] = __builtin_fmaf(total[c], ca, span[c] * cb);
+}
+
+inline void finish_row(const Tile& tile, size_t row) {
+  const size_t token = row / tile.args->group, head = row % tile.args->group, dim = tile.layout->value_dim;
+  float* out = tile.args->out + (tile.first_token + token) * tile.args->out_stride + head * dim;
+  if (tile.memory.refused[token] != 0) {
+    for (size_t c = 0; c < dim; ++c) out[c] = 0;
+    return;
+  }
+  const float inverse = 1.f / tile.memory.total_sum[row];
+  const float* total = tile.memory.total_out + row * tile.layout->value_columns;
+  for (size_t c = 0; c < dim; ++c) out[c] = total[c] * inverse;
+}
+
+// What a Form offers (static):
+//   bool prepare(const Tile&, size_t row, float* q)   makes the row's query in memory.q; false if not finite
+//   void clear(const Tile&, size_t row)               a query of zeros
+//   void group(const Tile&, const GroupView&, const GroupView& next, RowRange)   adds a group to the states
+template <class Form>
+void prepare_tile(const Tile& tile) {
+  alignas(64) float q[kDimMax];
+  for (size_t t = 0; t < tile.tokens; ++t) {
+    bool finite = true;
+    for (size_t row = t * tile.args->group; row < (t + 1) * tile.args->group; ++row) {
+      load_query(tile, row, q);
+      finite = Form::prepare(tile, row, q) && finite;
+    }
+    tile.memory.refused[t] = finite ? 0 : 1;
+    if (finite) continue;
+    if (tile.args->nonfinite != nullptr) tile.args->nonfinite[tile.first_token + t] = 1;
+    for (size_t row = t * tile.args->group; row < (t + 1) * tile.args->group; ++row) Form::clear(tile, row);
+  }
+}
+
+template <class Form>
+void attend_span(const Tile& tile, size_t span, size_t first, size_t end) {
+  const TileMemory& m = tile.memory;
+  const size_t columns = tile.layout->value_columns, span_end = span + kSpanTokens;
+  const RowRange rows = rows_seeing(tile, span, span_end);
+  for (size_t row = rows.begin; row < rows.end; ++row) m.span_max[row] = kNoScore, m.span_sum[row] = 0;
+  for (size_t i = rows.begin * columns; i < rows.end * columns; ++i) m.span_out[i] = 0;
+
+  const size_t stop = end < span_end ? end : span_end;
+  size_t at = (first > span ? first : span) / kGroupTokens * kGroupTokens;
+  GroupView view = group_view(*tile.args, at, first, end);
+  for (; at < stop; at += kGroupTokens) {
+    const GroupView next =
+        at + kGroupTokens < end ? group_view(*tile.args, at + kGroupTokens, first, end) : view;
+    Form::group(tile, view, next, rows_seeing(tile, at, at + kGroupTokens));
+    view = next;
+  }
+  for (size_t row = rows.begin; row < rows.end; ++row)
+    merge_span(tile, row, first_visible(tile.row_position(row), tile.args->window) >= span);
+}
+
+template <class Form>
+void attend_tiles(const AttendArgs& args) {
+  Tile tile{.args = &args,
+            .layout = args.kv.layout,
+            .memory = tile_memory(*args.kv.layout, args.group, args.scratch),
+            .first_token = 0,
+            .tokens = 0,
+            .rows = 0,
+            .position = 0,
+            .base2 = base2_scale(args.score_scale),
+            .cap = make_softcap(args.softcap)};
+  for (; tile.first_token < args.tokens; tile.first_token += tile.tokens) {
+    const size_t left = args.tokens - tile.first_token, most = tile_tokens(args.group);
+    tile.tokens = left < most ? left : most;
+    tile.rows = tile.tokens * args.group;
+    tile.position = args.position + tile.first_token;
+    prepare_tile<Form>(tile);
+    const size_t first = first_visible(tile.position, args.window), end = tile.position + tile.tokens;
+    for (size_t span = first / kSpanTokens * kSpanTokens; span < end; span += kSpanTokens)
+      attend_span<Form>(tile, span, first, end);
+    for (size_t row = 0; row < tile.rows; ++row) finish_row(tile, row);
+  }
+}
+
+}  // namespace
+}  // namespace tally::kernels::attention

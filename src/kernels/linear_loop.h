@@ -1,0 +1,89 @@
+#pragma once
+// The loops around a linear kernel: which weights meet which tokens when. Static functions, see panel.h.
+
+#include "kernels/kernels.h"
+#include "kernels/panel.h"
+
+#include <cstddef>
+#include <cstring>
+
+namespace tally::kernels {
+
+// One weight group under a few tokens of one panel tile.
+struct TileArgs {
+  const std::byte* group;
+  PanelTile tile;
+  size_t first;  // token of the tile
+  size_t k;
+  float* out;  // element [first token][first row]
+  size_t out_stride;
+  size_t rows;  // of the group that exist: 1..32
+};
+using TileFn = void (*)(const TileArgs&);
+
+struct TileLoop {
+  size_t group_bytes;
+  size_t token_bytes;   // of the panel
+  const TileFn* tiles;  // [width]: tiles[n - 1] handles n tokens
+  size_t width;
+};
+
+// Part `i` of `n` tokens cut into `parts` nearly equal pieces begins here.
+static inline size_t part_begin(size_t n, size_t parts, size_t i) { return n * i / parts; }
+
+// Order: token chunks whose panel stays in L2, under each the groups, so that a group is read from memory
+// once a chunk and from L1 or L2 for every further tile.
+static inline void run_tiles(const LinearArgs& a, const TileLoop& loop) {
+  constexpr size_t kChunkBytes = 256 << 10;
+  const size_t tiles = (a.tokens + kPanelTile - 1) / kPanelTile;
+  const size_t fit = kChunkBytes / (kPanelTile * loop.token_bytes);
+  const size_t chunk = fit > 0 ? fit : 1;
+  for (size_t chunk_begin = 0; chunk_begin < tiles; chunk_begin += chunk) {
+    const size_t chunk_end = chunk_begin + chunk < tiles ? chunk_begin + chunk : tiles;
+    for (size_t group = a.group_begin; group < a.group_end; ++group) {
+      const size_t row = group * kGroupRows;
+      const size_t rows = a.rows - row < kGroupRows ? a.rows - row : kGroupRows;
+      for (size_t i = chunk_begin; i < chunk_end; ++i) {
+        const PanelTile tile = panel_tile(a.panel, a.tokens, loop.token_bytes, i);
+        const size_t parts = (tile.tokens + loop.width - 1) / loop.width;
+        for (size_t part = 0; part < parts; ++part) {
+          const size_t first = part_begin(tile.tokens, parts, part);
+          const size_t count = part_begin(tile.tokens, parts, part + 1) - first;
+          loop.tiles[count - 1]({a.weights + group * loop.group_bytes, tile, first, a.k,
+                                 a.out + (i * kPanelTile + first) * a.out_stride + row, a.out_stride, rows});
+        }
+      }
+    }
+  }
+}
+
+// The same for a kernel that takes a panel tile of any width at once.
+static inline void run_whole_tiles(const LinearArgs& a, size_t group_bytes, size_t token_bytes, TileFn tile) {
+  TileFn tiles[kPanelTile];
+  for (TileFn& t : tiles) t = tile;
+  run_tiles(a, {group_bytes, token_bytes, tiles, kPanelTile});
+}
+
+// The definition's loop: row(group, lane, tile, acc) adds row `lane` times every token of the tile to
+// acc[16], which begins as 0.
+template <class Row>
+static inline void each_row(const LinearArgs& a, size_t group_bytes, size_t token_bytes, Row row) {
+  for (size_t group = a.group_begin; group < a.group_end; ++group)
+    for (size_t lane = 0; lane < kGroupRows && group * kGroupRows + lane < a.rows; ++lane)
+      for (size_t begin = 0; begin < a.tokens; begin += kPanelTile) {
+        const PanelTile tile = panel_tile(a.panel, a.tokens, token_bytes, begin / kPanelTile);
+        float acc[kPanelTile] = {};
+        row(a.weights + group * group_bytes, lane, tile, acc);
+        for (size_t t = 0; t < tile.tokens; ++t)
+          a.out[(begin + t) * a.out_stride + group * kGroupRows + lane] = acc[t];
+      }
+}
+
+// Exact integer product of one block of 32.
+static inline int32_t dot32(const int8_t* w, const int8_t* x) {
+  int32_t sum = 0;
+  for (size_t i = 0; i < 32; ++i) sum += w[i] * x[i];
+  return sum;
+}
+
+}  // namespace tally::kernels

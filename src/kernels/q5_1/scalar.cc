@@ -1,0 +1,25 @@
+// The definition of the Q5_1 product.
+
+#include "kernels/linear_loop.h"
+#include "kernels/q5_1/codes.h"
+
+#include <cmath>
+
+namespace tally::kernels {
+
+void q5_1_scalar(const LinearArgs& a) {
+  const size_t blocks = a.k / 32;
+  each_row(a, blocks * 2 * kQ5_1Unit, blocks * kInt32BlockBytes,
+           [&](const std::byte* group, size_t lane, const PanelTile& tile, float* acc) {
+             for (size_t b = 0; b < blocks; ++b) {
+               const Codes32 w = q5_1_codes(group, lane, b);
+               const Int32Block x = int32_block(tile.bytes, tile.tokens, b);
+               for (size_t t = 0; t < tile.tokens; ++t) {
+                 acc[t] = std::fma(static_cast<float>(dot32(w.q, x.q + 32 * t)), w.d * x.d[t], acc[t]);
+                 acc[t] = std::fma(w.m, x.d[t] * static_cast<float>(x.sum[t]), acc[t]);
+               }
+             }
+           });
+}
+
+}  // namespace tally::kernels

@@ -1,0 +1,30 @@
+// Q5_K: from the file's blocks to packed units and back, and the family's row of the table.
+
+#include "kernels/linear.h"
+#include "kernels/q4k/super_block.h"
+#include "kernels/q5k/codes.h"
+
+namespace tally::kernels {
+namespace {
+
+constexpr LinearVariant kVariants[] = {
+#define TALLY_VARIANT(isa, symbol) {Isa::isa, #symbol, symbol},
+#include "kernels/q5k/variants.inc"
+#undef TALLY_VARIANT
+};
+
+}  // namespace
+
+LinearFamily q5k_family() {
+  LinearFormat format{};
+  format.type = tensor::DType::kQ5_K;
+  format.panel = PanelKind::kInt256;
+  format.block = kSuperBlock;
+  format.group_bytes = super_group_bytes<Q5KFormat>;
+  format.pack = super_pack<Q5KFormat>;
+  format.unpack_row = super_unpack_row<Q5KFormat>;
+  format.dequantize = super_dequantize<Q5KFormat>;
+  return {format, kVariants};
+}
+
+}  // namespace tally::kernels

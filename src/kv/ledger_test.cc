@@ -1,0 +1,352 @@
+#include "kv/ledger.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <map>
+
+namespace tally::kv {
+namespace {
+
+using Ids = std::vector<TokenId>;
+
+constexpr Namespace kSpace{1, 2, 3, 4};
+constexpr Namespace kOther{1, 2, 3, 5};
+
+Ids ids_of(std::initializer_list<int> list) {
+  Ids out;
+  for (const int i : list) out.push_back(TokenId{i});
+  return out;
+}
+
+Ledger small(uint32_t blocks = 4, uint32_t hash_bits = 64) { return Ledger({blocks, 2, true, hash_bits}); }
+
+// Takes a block, fills it and registers it; the table owns it.
+Handle fill_and_register(Ledger& ledger, BlockTable& table, Handle parent, const Ids& ids,
+                         const Namespace& space = kSpace) {
+  table.push(*ledger.take(1));
+  ledger.commit_rows(table.back(), 2);
+  return ledger.register_block(table.back(), {parent, &space, ids});
+}
+
+void drop_all(Ledger& ledger, BlockTable& table, Tick now) {
+  while (!table.empty()) {
+    ledger.drop(table.back(), now);
+    table.pop();
+  }
+}
+
+void check(const Ledger& ledger, std::initializer_list<const BlockTable*> tables) {
+  ledger.check(std::vector<const BlockTable*>(tables));
+}
+
+TEST(Ledger, TakesEachBlockOnceLowestFirstAndSaysWhenNoneIsLeft) {
+  Ledger ledger = small();
+  BlockTable table;
+  for (uint32_t i = 0; i < 4; ++i) {
+    table.push(ledger.take(1).value());
+    EXPECT_EQ(raw(table.back().id), i);
+  }
+  EXPECT_FALSE(ledger.take(1).has_value());
+  EXPECT_EQ(ledger.available(), 0U);
+  EXPECT_EQ(ledger.stats().waste_tokens, 8U);
+  check(ledger, {&table});
+  drop_all(ledger, table, 2);
+  EXPECT_EQ(ledger.stats().free, 4U);
+  check(ledger, {});
+}
+
+TEST(Ledger, LastFreedIsTakenFirst) {
+  Ledger ledger = small();
+  BlockTable a, b;
+  a.push(*ledger.take(1));
+  b.push(*ledger.take(1));
+  a.push(*ledger.take(1));
+  ledger.drop(b.back(), 2);
+  EXPECT_EQ(raw(ledger.take(3)->id), 1U);
+}
+
+TEST(Ledger, FindsAFullBlockByParentNamespaceAndIds) {
+  Ledger ledger = small();
+  BlockTable table;
+  const Ids first = ids_of({1, 2}), second = ids_of({3, 4});
+  const Handle root = fill_and_register(ledger, table, kRoot, first);
+  const Handle child = fill_and_register(ledger, table, root, second);
+  EXPECT_EQ(ledger.find({kRoot, &kSpace, first}), root);
+  EXPECT_EQ(ledger.find({root, &kSpace, second}), child);
+  EXPECT_FALSE(ledger.find({kRoot, &kSpace, second}).has_value());
+  EXPECT_FALSE(ledger.find({root, &kSpace, first}).has_value());
+  EXPECT_FALSE(ledger.find({kRoot, &kOther, first}).has_value());
+  check(ledger, {&table});
+}
+
+TEST(Ledger, AHashOfOneBitFindsTheSameAndCountsMismatches) {
+  Ledger ledger = small(16, 1);
+  BlockTable table;
+  Handle parent = kRoot;
+  std::vector<Handle> chain;
+  for (int i = 0; i < 12; ++i) {
+    parent = fill_and_register(ledger, table, parent, ids_of({i, i}));
+    chain.push_back(parent);
+  }
+  parent = kRoot;
+  for (int i = 0; i < 12; ++i) {
+    const auto found = ledger.find({parent, &kSpace, ids_of({i, i})});
+    ASSERT_EQ(found, chain[static_cast<size_t>(i)]);
+    parent = *found;
+  }
+  EXPECT_GT(ledger.stats().hash_mismatches, 0U);
+  check(ledger, {&table});
+}
+
+TEST(Ledger, TheEarlierOfTwoEqualBlocksStays) {
+  Ledger ledger = small();
+  BlockTable a, b;
+  const Handle first = fill_and_register(ledger, a, kRoot, ids_of({1, 2}));
+  EXPECT_EQ(fill_and_register(ledger, b, kRoot, ids_of({1, 2})), first);
+  EXPECT_EQ(ledger.state(b[0]), BlockState::kHeld);
+  EXPECT_EQ(ledger.state(first), BlockState::kBoth);
+  // Registering what is registered changes nothing.
+  EXPECT_EQ(ledger.register_block(a[0], {kRoot, &kSpace, ids_of({1, 2})}), first);
+  check(ledger, {&a, &b});
+}
+
+TEST(Ledger, EvictsTheOldestLeafAndDeeperOnesFirst) {
+  Ledger ledger = small(3);
+  BlockTable a, b;
+  const Handle root = fill_and_register(ledger, a, kRoot, ids_of({1, 2}));
+  fill_and_register(ledger, a, root, ids_of({3, 4}));
+  fill_and_register(ledger, b, kRoot, ids_of({5, 6}));
+  drop_all(ledger, a, 5);
+  drop_all(ledger, b, 4);
+  EXPECT_EQ(ledger.stats().cached, 3U);
+  EXPECT_EQ(raw(ledger.take(6)->id), 2U);  // b's: older
+  EXPECT_EQ(raw(ledger.take(6)->id), 1U);  // a's tail: same tick as its head, but deeper
+  EXPECT_EQ(raw(ledger.take(6)->id), 0U);
+  EXPECT_EQ(ledger.stats().evictions, 3U);
+}
+
+TEST(Ledger, AHitSavesABlockFromEviction) {
+  Ledger ledger = small(2);
+  BlockTable a, b;
+  const Handle old = fill_and_register(ledger, a, kRoot, ids_of({1, 2}));
+  fill_and_register(ledger, b, kRoot, ids_of({3, 4}));
+  drop_all(ledger, a, 2);
+  drop_all(ledger, b, 3);
+  ledger.hit(old, 4);
+  a.push(old);
+  EXPECT_EQ(raw(ledger.take(5)->id), 1U);
+  EXPECT_FALSE(ledger.take(5).has_value());
+}
+
+// A chain goes on below an equal entry of another; that entry's owner ends. It is no leaf, yet nobody owns
+// it: when nothing else is left, the chain below it is taken out of the index.
+TEST(Ledger, ACachedEntryUnderOwnedOnesIsGivenWhenNothingElseIs) {
+  Ledger ledger = small(3);
+  BlockTable a, b;
+  const Handle root = fill_and_register(ledger, a, kRoot, ids_of({1, 2}));
+  EXPECT_EQ(fill_and_register(ledger, b, kRoot, ids_of({1, 2})), root);
+  const Handle child = fill_and_register(ledger, b, root, ids_of({3, 4}));
+  drop_all(ledger, a, 2);
+  EXPECT_EQ(ledger.available(), 1U);
+  check(ledger, {&b});
+  EXPECT_EQ(raw(ledger.take(3).value().id), raw(root.id));
+  EXPECT_FALSE(ledger.is_entry(root));
+  EXPECT_FALSE(ledger.is_entry(child));
+  EXPECT_EQ(ledger.state(child), BlockState::kHeld);
+  EXPECT_EQ(ledger.moves(Move::kUnregisterCached), 1U);
+}
+
+TEST(Ledger, ResetUnregistersEverythingAndFreesWhatNobodyOwns) {
+  Ledger ledger = small();
+  BlockTable a, b;
+  const Handle root = fill_and_register(ledger, a, kRoot, ids_of({1, 2}));
+  fill_and_register(ledger, b, root, ids_of({3, 4}));
+  drop_all(ledger, b, 2);
+  EXPECT_EQ(ledger.reset_prefix(), 1U);
+  EXPECT_EQ(ledger.epoch(), 1U);
+  EXPECT_EQ(ledger.state(a[0]), BlockState::kHeld);
+  EXPECT_FALSE(ledger.find({kRoot, &kSpace, ids_of({1, 2})}).has_value());
+  check(ledger, {&a});
+  drop_all(ledger, a, 3);
+  EXPECT_EQ(ledger.stats().free, 4U);
+}
+
+TEST(Ledger, CopyOnWriteTakesABlockOrChangesNothing) {
+  Ledger ledger = small(2);
+  BlockTable a, b;
+  a.push(*ledger.take(1));
+  ledger.commit_rows(a[0], 1);
+  ledger.share(a[0]);
+  b.push(a[0]);
+  EXPECT_DEATH(ledger.expect_writable(a[0], 1), "must not change");
+  const Handle copy = ledger.copy_on_write(b[0], 2).value();
+  b.pop();
+  b.push(copy);
+  EXPECT_EQ(ledger.info(copy.id).fill, 1U);
+  ledger.expect_writable(a[0], 1);
+  ledger.expect_writable(copy, 1);
+  check(ledger, {&a, &b});
+
+  ledger.share(a[0]);
+  BlockTable c;
+  c.push(a[0]);
+  EXPECT_FALSE(ledger.copy_on_write(c[0], 3).has_value());
+  check(ledger, {&a, &b, &c});
+}
+
+TEST(LedgerDeath, IllegalMovesAndStaleHandlesEndTheProcess) {
+  Ledger ledger = small();
+  BlockTable table;
+  const Handle root = fill_and_register(ledger, table, kRoot, ids_of({1, 2}));
+  EXPECT_DEATH(ledger.commit_rows(root, 2), "not written");
+  EXPECT_DEATH(ledger.copy_on_write(root, 1), "one owner");
+  EXPECT_DEATH(check(ledger, {}), "L2");
+  EXPECT_DEATH(check(ledger, {&table, &table}), "L2");
+  EXPECT_DEATH(ledger.find({kRoot, &kSpace, ids_of({1})}), "ids of a block");
+  ledger.drop(root, 2);
+  EXPECT_DEATH(ledger.drop(root, 2), "illegal move");
+  EXPECT_DEATH(ledger.share({BlockId{9}, 1}), "no such block");
+  ledger.reset_prefix();
+  EXPECT_DEATH(ledger.hit(root, 2), "illegal move");
+  EXPECT_DEATH(ledger.find({root, &kSpace, ids_of({1, 2})}), "not registered");
+  const Handle next = *ledger.take(3);
+  EXPECT_EQ(next.id, root.id);
+  EXPECT_DEATH(ledger.drop(root, 3), "stale handle");
+  EXPECT_DEATH(ledger.register_block(next, {kRoot, &kSpace, ids_of({1, 2})}), "not full");
+}
+
+TEST(Ledger, BytesAreWhatTheConstructorAllocates) {
+  // 100 records of 192 bytes, 100 * 16 ids, 100 places in the eviction order, 128 buckets.
+  EXPECT_EQ(ledger_bytes({100, 16, true, 64}), 100U * 192 + 100 * 16 * 4 + 100 * 4 + 128 * 4);
+}
+
+// A few sequences that fork, write, register, hit and end at random, with a recount after each move.
+class RandomWalk {
+ public:
+  explicit RandomWalk(uint32_t hash_bits) : ledger_({12, 2, true, hash_bits}), walkers_(5) {}
+
+  void step(uint32_t dice) {
+    Walker& w = walkers_[dice % walkers_.size()];
+    ++now_;
+    dice /= 8;
+    switch (dice % 12) {
+      case 0:
+      case 1:
+      case 2:
+      case 3:
+      case 4:
+      case 5:
+        write(w, static_cast<int>(dice / 16 % 2));
+        break;
+      case 6:
+      case 7:
+        fork(w, walkers_[dice / 16 % walkers_.size()]);
+        break;
+      case 8:
+        match(w, dice / 16);
+        break;
+      case 9:
+      case 10:
+        end(w);
+        break;
+      default:
+        if (dice / 16 % 8 == 0) reset();
+    }
+    std::vector<const BlockTable*> tables;
+    for (const Walker& each : walkers_) tables.push_back(&each.table);
+    ledger_.check(tables);
+  }
+
+  Ledger& ledger() { return ledger_; }
+
+ private:
+  struct Walker {
+    BlockTable table;
+    std::vector<Handle> chain;
+    Ids ids;
+    uint64_t epoch = 0;
+  };
+
+  // One more token; the shared tail is copied before.
+  void write(Walker& w, int token) {
+    const uint32_t row = static_cast<uint32_t>(w.ids.size() % 2);
+    if (row == 0) {
+      const auto block = ledger_.take(now_);
+      if (!block) return end(w);
+      if (w.table.empty()) w.epoch = ledger_.epoch();
+      w.table.push(*block);
+    } else if (ledger_.owners(w.table.back()) > 1) {
+      const auto copy = ledger_.copy_on_write(w.table.back(), now_);
+      if (!copy) return end(w);
+      w.table.pop();
+      w.table.push(*copy);
+    }
+    ledger_.expect_writable(w.table.back(), row);
+    w.ids.push_back(TokenId{token});
+    ledger_.commit_rows(w.table.back(), row + 1);
+    if (row == 1) register_full(w);
+  }
+
+  void register_full(Walker& w) {
+    if (w.epoch != ledger_.epoch()) return;
+    while (!w.chain.empty() && !ledger_.is_entry(w.chain.back())) w.chain.pop_back();
+    for (size_t i = w.chain.size(); i < w.ids.size() / 2; ++i) {
+      const Handle parent = i == 0 ? kRoot : w.chain.back();
+      w.chain.push_back(
+          ledger_.register_block(w.table[i], {parent, &kSpace, std::span(w.ids).subspan(2 * i, 2)}));
+    }
+  }
+
+  void fork(const Walker& from, Walker& to) {
+    if (&from == &to) return;
+    end(to);
+    for (uint32_t i = 0; i < from.table.size(); ++i) ledger_.share(from.table[i]);
+    to = from;
+  }
+
+  void match(Walker& w, uint32_t dice) {
+    end(w);
+    w.epoch = ledger_.epoch();
+    for (; dice > 0; dice /= 4) {
+      const Ids ids = ids_of({static_cast<int>(dice % 2), static_cast<int>(dice / 2 % 2)});
+      const auto entry = ledger_.find({w.chain.empty() ? kRoot : w.chain.back(), &kSpace, ids});
+      if (!entry) return;
+      ledger_.hit(*entry, now_);
+      w.table.push(*entry);
+      w.chain.push_back(*entry);
+      w.ids.insert(w.ids.end(), ids.begin(), ids.end());
+    }
+  }
+
+  void end(Walker& w) {
+    drop_all(ledger_, w.table, now_);
+    w = Walker{};
+  }
+
+  void reset() { ledger_.reset_prefix(); }
+
+  Ledger ledger_;
+  std::vector<Walker> walkers_;
+  Tick now_ = 0;
+};
+
+RC_GTEST_PROP(LedgerProperty, EveryInvariantHoldsAfterEveryMove,
+              (const std::vector<uint32_t>& dice, bool cut)) {
+  RandomWalk walk(cut ? 2 : 64);
+  for (const uint32_t d : dice) walk.step(d);
+}
+
+TEST(LedgerProperty, ALongWalkMakesEveryMove) {
+  RandomWalk walk(2);
+  uint64_t state = 1;
+  for (int i = 0; i < 60'000; ++i) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    walk.step(static_cast<uint32_t>(state >> 33));
+  }
+  for (size_t m = 0; m < kMoveCount; ++m)
+    EXPECT_GE(walk.ledger().moves(static_cast<Move>(m)), 100U) << "move " << m;
+}
+
+}  // namespace
+}  // namespace tally::kv

@@ -1,0 +1,275 @@
+#include "sample/sampler.h"
+
+#include "base/check.h"
+#include "sample/exp_log.h"
+#include "sample/philox.h"
+#include "sample/row.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace tally::sample {
+namespace {
+
+constexpr float kMasked = -std::numeric_limits<float>::infinity();
+// Below it a temperature is 0: nothing but equal logits could still share the probability.
+constexpr float kGreedyBelow = 1e-30f;
+
+size_t index_of(TokenId id, size_t vocab) {
+  const auto i = static_cast<size_t>(static_cast<uint32_t>(raw(id)));
+  TALLY_CHECK(i < vocab, "token id outside the vocabulary", i, vocab);
+  return i;
+}
+
+TokenId id_of(size_t i) { return TokenId{static_cast<int32_t>(i)}; }
+
+// Keeps the logit finite: a legal parameter must not make a good row look broken.
+float clamp_to_float(double value) {
+  constexpr double kMax = std::numeric_limits<float>::max();
+  return static_cast<float>(std::clamp(value, -kMax, kMax));
+}
+
+// Sets the logits of `ids` to -infinity and counts them. A value that is not finite stays, so that the scan
+// finds it.
+size_t mask(std::span<float> logits, std::span<const TokenId> ids) {
+  size_t count = 0;
+  for (const TokenId id : ids) {
+    float& value = logits[index_of(id, logits.size())];
+    if (!std::isfinite(value)) continue;  // masked before, or broken
+    value = kMasked;
+    ++count;
+  }
+  return count;
+}
+
+size_t apply_masks(std::span<float> logits, const Params& params, const Context& context) {
+  const bool too_early = context.generated.size() < params.min_tokens;
+  size_t count = mask(logits, context.suppressed_ids);
+  if (too_early || params.ignore_eos) count += mask(logits, context.end_ids);
+  if (too_early) count += mask(logits, params.stop_ids);
+  return count;
+}
+
+void apply_bias(std::span<float> logits, std::span<const LogitBias> bias) {
+  for (const LogitBias& entry : bias) {
+    float& value = logits[index_of(entry.id, logits.size())];
+    if (std::isfinite(value))
+      value = clamp_to_float(static_cast<double>(value) + static_cast<double>(entry.bias));
+  }
+}
+
+float penalize(float value, const Penalties& penalties, uint32_t generated_count) {
+  double x = value;
+  // Not denormal, which a thread may read as 0.
+  const double repetition = std::max(penalties.repetition, std::numeric_limits<float>::min());
+  x = x < 0 ? x * repetition : x / repetition;
+  if (generated_count > 0) {
+    x -= static_cast<double>(penalties.frequency) * generated_count + static_cast<double>(penalties.presence);
+  }
+  return clamp_to_float(x);
+}
+
+void apply_penalties(std::span<float> logits, const Penalties& penalties, const Context& context,
+                     std::span<uint32_t> seen) {
+  constexpr uint32_t kInPrompt = uint32_t{1} << 31;  // the other bits count generated ones
+  const std::span<const TokenId> prompt =
+      penalties.repetition == 1 ? std::span<const TokenId>{} : context.prompt;
+  for (const TokenId id : prompt) seen[index_of(id, logits.size())] = kInPrompt;
+  for (const TokenId id : context.generated) ++seen[index_of(id, logits.size())];
+  const auto apply = [&](TokenId id) {
+    const size_t i = index_of(id, logits.size());
+    const uint32_t count = std::exchange(seen[i], 0);  // the second time: nothing left to do
+    if (count != 0 && std::isfinite(logits[i]))
+      logits[i] = penalize(logits[i], penalties, count & ~kInPrompt);
+  };
+  for (const TokenId id : prompt) apply(id);
+  for (const TokenId id : context.generated) apply(id);
+}
+
+// Log of the sum of exp of the raw row, and the best of it.
+double take_logprobs(std::span<const float> row, const Scan& scanned, size_t top_count, Pick& pick,
+                     Scratch::State& scratch) {
+  const Softmax softmax{.max = value_of_key(scanned.key_max)};
+  const double log_sum = static_cast<double>(softmax.max) + log_positive(fill_weights(row, softmax, scratch));
+  if (top_count > 0) {
+    const std::span<uint64_t> best = best_candidates(row, top_count, scratch);
+    std::sort(best.begin(), best.end());
+    for (const uint64_t c : best) {
+      const size_t i = candidate_id(c);
+      pick.top[pick.top_count++] = {id_of(i), static_cast<float>(static_cast<double>(row[i]) - log_sum)};
+    }
+  }
+  return log_sum;
+}
+
+// The first of the weights, in order of id, at which the running sum passes `target`. Without one, by
+// rounding: the last that has any weight.
+size_t draw_by_weight(size_t vocab, double target, const Scratch::State& scratch) {
+  double sum = 0;
+  size_t last = 0;
+  for (size_t b = 0; b * kBlock < vocab; ++b) {
+    const double after = sum + scratch.block_weights[b];
+    const bool here = after > target;
+    const size_t end = std::min(vocab, (b + 1) * kBlock);
+    for (size_t i = b * kBlock; here && i < end; ++i) {
+      if (scratch.weights[i] == 0) continue;
+      sum += static_cast<double>(scratch.weights[i]);
+      last = i;
+      if (sum > target) return i;
+    }
+    if (here) return last;
+    sum = after;
+  }
+  for (size_t i = vocab; i-- > 0;) {
+    if (scratch.weights[i] != 0) return i;
+  }
+  return last;
+}
+
+double sum_weights(std::span<const uint64_t> candidates, const Softmax& softmax) {
+  double sum = 0;
+  for (const uint64_t c : candidates)
+    sum += static_cast<double>(weight(value_of_key(candidate_key(c)), softmax));
+  return sum;
+}
+
+// How many of the candidates top_p keeps: the shortest prefix, in sorted order, that holds `wanted` weight;
+// all if none does. Brings that prefix to the front. Halves the part in which the prefix ends, so that
+// nothing is sorted but a few.
+struct Prefix {
+  size_t count = 0;
+  bool reached = false;
+};
+Prefix nucleus(std::span<uint64_t> candidates, const Softmax& softmax, double wanted) {
+  constexpr size_t kSortBelow = 64;
+  std::span<uint64_t> part = candidates;
+  size_t before = 0;
+  double sum = 0;
+  while (part.size() > kSortBelow) {
+    const size_t half = part.size() / 2;
+    std::nth_element(part.begin(), part.begin() + static_cast<ptrdiff_t>(half), part.end());
+    const double with_half = sum + sum_weights(part.first(half), softmax);
+    if (with_half >= wanted) {
+      part = part.first(half);
+    } else {
+      sum = with_half;
+      before += half;
+      part = part.subspan(half);
+    }
+  }
+  std::sort(part.begin(), part.end());
+  for (size_t i = 0; i < part.size(); ++i) {
+    sum += sum_weights(part.subspan(i, 1), softmax);
+    if (sum >= wanted) return {before + i + 1, true};
+  }
+  // The end of the list; or, by rounding, the end of a half that did hold the weight when it was added up
+  // otherwise.
+  const size_t count = before + part.size();
+  return {count, count < candidates.size()};
+}
+
+bool cuts_by_rank(const Params& params, size_t vocab) {
+  return params.top_k > 0 && static_cast<size_t>(params.top_k) < vocab;
+}
+
+// What top_k and top_p keep, in no order.
+std::span<uint64_t> keep_best(std::span<const float> row, const Params& params, const Softmax& softmax,
+                              Scratch::State& scratch) {
+  const auto top_p = static_cast<double>(params.top_p);
+  if (cuts_by_rank(params, row.size())) {
+    const std::span<uint64_t> kept = best_candidates(row, static_cast<size_t>(params.top_k), scratch);
+    if (top_p >= 1) return kept;
+    return kept.first(nucleus(kept, softmax, top_p * sum_weights(kept, softmax)).count);
+  }
+  // Looks at as few as are enough: mostly some hundred tokens hold nearly all the weight.
+  const double wanted = top_p * fill_weights(row, softmax, scratch);
+  constexpr size_t kFirst = 256, kGrowth = 8;
+  const size_t blocks = scratch.block_keys.size();
+  for (size_t m = std::min(kFirst, row.size());; m = m * kGrowth < blocks ? m * kGrowth : row.size()) {
+    const std::span<uint64_t> best = best_candidates(row, m, scratch);
+    const Prefix prefix = nucleus(best, softmax, wanted);
+    if (prefix.reached || m == row.size()) return best.first(prefix.count);
+  }
+}
+
+// Draws from few candidates, in order of id.
+size_t draw_from(std::span<uint64_t> kept, const Softmax& softmax, double random) {
+  std::sort(kept.begin(), kept.end(),
+            [](uint64_t a, uint64_t b) { return candidate_id(a) < candidate_id(b); });
+  const double target = random * sum_weights(kept, softmax);
+  double sum = 0;
+  size_t last = 0;
+  for (const uint64_t c : kept) {
+    const float w = weight(value_of_key(candidate_key(c)), softmax);
+    if (w == 0) continue;
+    sum += static_cast<double>(w);
+    last = candidate_id(c);
+    if (sum > target) break;
+  }
+  return last;
+}
+
+// Masks what is not kept, given that `kept` is the best of the row.
+void mask_others(std::span<float> row, std::span<const uint64_t> kept) {
+  const uint64_t last = *std::max_element(kept.begin(), kept.end());
+  for (size_t i = 0; i < row.size(); ++i) {
+    if (candidate(order_key(row[i]), i) > last) row[i] = kMasked;
+  }
+}
+
+size_t draw(std::span<float> row, float max, const Params& params, double random, Scratch::State& scratch) {
+  constexpr size_t kFew = 4096;
+  const Softmax softmax{.max = max, .temperature = params.temperature};
+  Softmax final = softmax;
+  final.weight_min = params.min_p > 0 ? params.min_p : 0.0f;  // the largest weight is 1
+  if (params.top_p < 1 || cuts_by_rank(params, row.size())) {
+    const std::span<uint64_t> kept = keep_best(row, params, softmax, scratch);
+    if (kept.size() <= kFew) return draw_from(kept, final, random);
+    mask_others(row, kept);
+  }
+  const double total = fill_weights(row, final, scratch);
+  return draw_by_weight(row.size(), random * total, scratch);
+}
+
+bool contains(std::span<const TokenId> ids, TokenId id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+}  // namespace
+
+Pick pick(std::span<float> logits, const Params& params, const Context& context, Scratch& scratch) {
+  Scratch::State& state = scratch.state();
+  TALLY_CHECK(!logits.empty() && logits.size() == state.vocab, "scratch of another vocabulary", logits.size(),
+              state.vocab);
+  TALLY_CHECK(params.logprobs <= kLogprobsMax, "parameters were not validated", params.logprobs);
+  Pick result;
+  double log_sum = 0;
+  if (params.logprobs >= 0) {
+    const Scan raw_scan = scan(logits, state);
+    if (raw_scan.not_finite_count != 0) return Pick{.finite = false};
+    log_sum = take_logprobs(logits, raw_scan, static_cast<size_t>(params.logprobs), result, state);
+    std::copy(logits.begin(), logits.end(), state.raw.begin());
+  }
+
+  const size_t masked_count = apply_masks(logits, params, context);
+  apply_bias(logits, params.bias);
+  if (params.penalties.active()) apply_penalties(logits, params.penalties, context, state.seen);
+
+  const Scan scanned = scan(logits, state);
+  if (scanned.not_finite_count != masked_count || masked_count == logits.size()) return Pick{.finite = false};
+  size_t chosen = scanned.best;
+  if (params.temperature >= kGreedyBelow) {
+    const double random = uniform(params.seed, context.choice, context.generated.size());
+    chosen = draw(logits, value_of_key(scanned.key_max), params, random, state);
+  }
+
+  result.id = id_of(chosen);
+  result.is_end = contains(context.end_ids, result.id) || contains(params.stop_ids, result.id);
+  if (params.logprobs >= 0)
+    result.logprob = static_cast<float>(static_cast<double>(state.raw[chosen]) - log_sum);
+  return result;
+}
+
+}  // namespace tally::sample

@@ -1,0 +1,99 @@
+// The recount of the scheduler's invariants, and of the ledger's against all tables.
+
+#include "base/check.h"
+
+#include "sched/core.h"
+
+#include <algorithm>
+
+namespace tally::sched {
+
+namespace {
+
+uint32_t rows_in_flight(const Core& core, const Sequence& seq) {
+  for (size_t i = 0; i < core.planned.size(); ++i) {
+    if (core.planned[i] == &seq) return core.plan.rows[i].rows;
+  }
+  return 0;
+}
+
+void check_list(const Core& core, const std::vector<Sequence*>& list, bool runs) {
+  for (size_t i = 0; i < list.size(); ++i) {
+    const Sequence& seq = *list[i];
+    TALLY_CHECK(i == 0 || list[i - 1]->before(seq), "order of a list", raw(seq.id));
+    TALLY_CHECK(&core.find(seq.id) == &seq, "S2: listed but unknown", raw(seq.id));
+    const bool is_running = seq.state == SeqState::kPrefilling || seq.state == SeqState::kDecoding;
+    const bool is_waiting = seq.state == SeqState::kWaiting || seq.state == SeqState::kPreempted;
+    TALLY_CHECK(runs ? is_running : is_waiting, "S2: state and list differ", raw(seq.id),
+                static_cast<int>(seq.state));
+  }
+}
+
+void check_sequence(const Core& core, const Sequence& seq) {
+  const uint32_t rows = rows_in_flight(core, seq);
+  TALLY_CHECK(seq.computed + rows <= seq.known() && seq.known() <= seq.tokens_max,
+              "tokens: computed, known, limit", raw(seq.id), seq.computed + rows, seq.known(),
+              seq.tokens_max);
+  TALLY_CHECK(seq.table.size() == core.blocks_for(seq.computed + uint64_t{rows}), "L5: blocks of a sequence",
+              raw(seq.id), seq.table.size(), seq.computed + rows);
+  TALLY_CHECK(seq.state != SeqState::kWaiting || seq.table.empty(), "waiting with blocks", raw(seq.id),
+              seq.table.size());
+  TALLY_CHECK(seq.state != SeqState::kDecoding || seq.remaining() == 1, "decoding with rows left",
+              raw(seq.id));
+  TALLY_CHECK(seq.stats.recomputed_tokens == 0 || seq.stats.preemptions > 0, "recomputed without cause",
+              raw(seq.id));
+  for (uint32_t i = 0; i < seq.table.size(); ++i) {
+    const uint32_t start = i * core.block_tokens;
+    const uint32_t fill = std::min(core.block_tokens, std::max(seq.computed, start) - start);
+    TALLY_CHECK(core.ledger.info(seq.table[i].id).fill == fill, "fill mark", raw(seq.id),
+                raw(seq.table[i].id), fill);
+    if (!core.ledger.is_entry(seq.table[i])) continue;
+    const auto ids = std::span(seq.tokens).subspan(start, core.block_tokens);
+    TALLY_CHECK(std::ranges::equal(core.ledger.entry_ids(seq.table[i]), ids),
+                "L6: ids of an entry in a table", raw(seq.id), raw(seq.table[i].id));
+  }
+}
+
+}  // namespace
+
+void check_core(const Core& core) {
+  check_list(core, core.running, true);
+  check_list(core, core.waiting, false);
+  TALLY_CHECK(core.running.size() <= core.seats, "S1: sequences", core.running.size(), core.seats);
+  TALLY_CHECK(core.running.size() + core.waiting.size() + core.gone.size() == core.sequences.size(),
+              "S2: running, waiting, ended, known", core.running.size(), core.waiting.size(),
+              core.gone.size(), core.sequences.size());
+  uint32_t never_scheduled = 0, rows = 0;
+  uint64_t waiting_tokens = 0;
+  for (const Sequence* seq : core.waiting) {
+    if (seq->state != SeqState::kWaiting) continue;
+    ++never_scheduled;
+    waiting_tokens += seq->prompt;
+  }
+  TALLY_CHECK(never_scheduled == core.never_scheduled && waiting_tokens == core.waiting_tokens,
+              "S7: counts of the queue", never_scheduled, core.never_scheduled, waiting_tokens,
+              core.waiting_tokens);
+  TALLY_CHECK(never_scheduled <= uint64_t{core.config.queue_max} + core.seats, "S7: requests waiting",
+              never_scheduled);
+  for (const PlannedRows& group : core.plan.rows) rows += group.rows;
+  TALLY_CHECK(rows <= core.config.step_tokens, "S1: rows of a step", rows, core.config.step_tokens);
+
+  std::vector<const kv::BlockTable*> tables;
+  for (const auto* list : {&core.running, &core.waiting}) {
+    for (const Sequence* seq : *list) {
+      check_sequence(core, *seq);
+      tables.push_back(&seq->table);
+    }
+  }
+  for (const Sequence* seq : core.gone) {
+    TALLY_CHECK(seq->state == SeqState::kEnded && seq->table.empty(), "an ended sequence holds blocks",
+                raw(seq->id));
+  }
+  core.ledger.check(tables);
+  if (tables.empty() || (core.running.empty() && core.waiting.empty())) {
+    const kv::LedgerStats stats = core.ledger.stats();
+    TALLY_CHECK(stats.held == 0 && stats.both == 0, "L7: blocks owned at rest", stats.held, stats.both);
+  }
+}
+
+}  // namespace tally::sched

@@ -1,0 +1,112 @@
+// Blocks for growth when none is free and nothing cached can go: taken from the tail of a later sequence,
+// which waits and computes those rows again. Only as many blocks as needed.
+
+#include "base/check.h"
+#include "sched/core.h"
+
+#include <algorithm>
+
+namespace tally::sched {
+
+namespace {
+
+// Would dropping its blocks free one now?
+bool frees_something(const Core& core, const Sequence& seq) {
+  for (uint32_t i = seq.table.size(); i-- > 0;) {
+    if (core.ledger.owners(seq.table[i]) == 1) return true;
+  }
+  return false;
+}
+
+// The one to give up a block for `by`: first those that wait and still hold blocks, then running ones, latest
+// first. Never the oldest, never one before `by`, an immune one only when there is no other. Null: `by` is
+// itself the last in order.
+Sequence* choose_victim(Core& core, const Sequence& by) {
+  for (size_t i = core.waiting.size(); i-- > 0;) {
+    if (core.waiting[i]->table.empty()) continue;
+    if (frees_something(core, *core.waiting[i])) {
+      core.count(Branch::kVictimWaiting);
+      return core.waiting[i];
+    }
+    core.count(Branch::kSharedSpared);
+  }
+  Sequence* immune = nullptr;
+  for (size_t i = core.running.size(); i-- > 1;) {
+    Sequence& seq = *core.running[i];
+    if (&seq == &by) {
+      if (by.immune > 0) break;
+      core.count(Branch::kOwnVictim);
+      return nullptr;
+    }
+    if (seq.table.empty()) continue;
+    if (!frees_something(core, seq)) {
+      core.count(Branch::kSharedSpared);
+      continue;
+    }
+    if (seq.immune == 0) {
+      if (immune != nullptr) core.count(Branch::kImmuneSpared);
+      core.count(Branch::kVictimRunning);
+      return &seq;
+    }
+    if (immune == nullptr) immune = &seq;
+  }
+  core.count(immune != nullptr ? Branch::kVictimImmune : Branch::kOwnVictim);
+  return immune;
+}
+
+}  // namespace
+
+void preempt(Core& core, Sequence& victim, const Sequence& by, uint32_t target, Tick now) {
+  const uint32_t computed_before = victim.computed;
+  uint32_t blocks = 0;
+  while (!victim.table.empty() && core.ledger.available() < target) {
+    core.ledger.drop(victim.table.back(), now);
+    victim.table.pop();
+    ++blocks;
+  }
+  victim.computed = std::min(victim.computed, victim.table.size() * core.block_tokens);
+  victim.chain.resize(std::min<size_t>(victim.chain.size(), victim.table.size()));
+  if (victim.state != SeqState::kPreempted) {
+    remove_ordered(core.running, victim);
+    insert_ordered(core.waiting, victim);
+    victim.state = SeqState::kPreempted;
+    ++victim.stats.preemptions;
+    ++core.totals.preemptions;
+  }
+  const uint32_t tokens = computed_before - victim.computed;
+  core.totals.preempted_tokens += tokens;
+  core.plan.preempted.push_back({victim.id, by.id, blocks, tokens});
+}
+
+bool grow(Core& core, Sequence& seq, Tick now) {
+  if (core.ledger.available() == 0) {
+    Sequence* victim = choose_victim(core, seq);
+    if (victim == nullptr) return false;
+    preempt(core, *victim, seq, 1, now);
+  }
+  const auto block = core.ledger.take(now);
+  TALLY_CHECK(block.has_value(), "a preemption frees a block or does not happen", raw(seq.id));
+  if (seq.table.empty()) seq.epoch = core.ledger.epoch();
+  seq.table.push(*block);
+  seq.stats.blocks_peak = std::max(seq.stats.blocks_peak, seq.table.size());
+  return true;
+}
+
+void clear_standstill(Core& core, Sequence& oldest, Tick now) {
+  core.count(Branch::kStandstill);
+  // Blocks that the others share with each other come free only when the last of them has gone: no one is
+  // spared.
+  while (core.ledger.available() == 0) {
+    Sequence* victim = nullptr;
+    for (auto* list : {&core.waiting, &core.running}) {
+      for (size_t i = list->size(); victim == nullptr && i-- > 0;) {
+        if ((*list)[i] != &oldest && !(*list)[i]->table.empty()) victim = (*list)[i];
+      }
+    }
+    TALLY_CHECK(victim != nullptr, "S4: the pool is too small for one sequence: sequence, tokens, its blocks",
+                raw(oldest.id), oldest.known(), oldest.table.size());
+    preempt(core, *victim, oldest, 1, now);
+  }
+}
+
+}  // namespace tally::sched

@@ -1,0 +1,113 @@
+// Who computes what in this step: one row for each decoding sequence that has its block, the rest of the
+// budget to prefills.
+
+#include "base/check.h"
+#include "sched/core.h"
+
+#include <algorithm>
+
+namespace tally::sched {
+
+namespace {
+
+uint32_t rows_planned(const Core& core) {
+  uint32_t sum = 0;
+  for (const PlannedRows& group : core.plan.rows) sum += group.rows;
+  return sum;
+}
+
+// Adds `rows` to the sequence's group in the plan. Requires: their blocks are in its table.
+void add_rows(Core& core, Sequence& seq, uint32_t rows) {
+  size_t at = 0;
+  while (at < core.planned.size() && core.planned[at] != &seq) ++at;
+  if (at == core.planned.size()) {
+    core.planned.push_back(&seq);
+    core.plan.rows.push_back({seq.id, seq.computed, 0, 0, seq.state == SeqState::kDecoding, false});
+    if (!seq.scheduled) core.plan.admitted.push_back(seq.id);
+    seq.scheduled = true;
+  }
+  PlannedRows& group = core.plan.rows[at];
+  group.rows += rows;
+  const uint32_t end = group.position + group.rows;
+  group.recomputed = std::min(end, std::max(seq.computed_peak, group.position)) - group.position;
+  group.wants_logits = end == seq.known();
+  for (uint32_t position = group.position; position < end;
+       position += core.block_tokens - position % core.block_tokens) {
+    core.ledger.expect_writable(seq.table[position / core.block_tokens], position % core.block_tokens);
+  }
+}
+
+uint32_t rows_of(const Core& core, const Sequence& seq) {
+  for (size_t i = 0; i < core.planned.size(); ++i) {
+    if (core.planned[i] == &seq) return core.plan.rows[i].rows;
+  }
+  return 0;
+}
+
+// Gives a prefill up to `rows` more rows, fewer when blocks run out: prefill growth preempts no one. Returns
+// those given.
+uint32_t give_prefill(Core& core, Sequence& seq, uint32_t rows, Tick now) {
+  const uint32_t start = seq.computed + rows_of(core, seq);
+  rows = std::min(rows, seq.known() - start);
+  if (rows == 0) return 0;
+  while (seq.table.size() < core.blocks_for(start + rows) && core.ledger.available() > 0)
+    grow(core, seq, now);
+  const uint64_t room = uint64_t{seq.table.size()} * core.block_tokens;
+  if (room < start + uint64_t{rows}) {
+    core.count(Branch::kPrefillShort);
+    rows = static_cast<uint32_t>(room - start);
+  }
+  if (rows > 0) add_rows(core, seq, rows);
+  return rows;
+}
+
+}  // namespace
+
+void plan_decodes(Core& core, Tick now) {
+  // A victim stands after the one that grows, so it has no row yet, and the elements before i do not move.
+  for (size_t i = 0; i < core.running.size(); ++i) {
+    Sequence& seq = *core.running[i];
+    if (seq.state != SeqState::kDecoding) continue;
+    TALLY_CHECK(seq.remaining() == 1, "a decoding sequence has one row to compute", raw(seq.id),
+                seq.remaining());
+    if (seq.table.size() < core.blocks_for(seq.known()) && !grow(core, seq, now)) continue;
+    add_rows(core, seq, 1);
+  }
+}
+
+void plan_prefills(Core& core, Tick now) {
+  core.order.clear();
+  for (Sequence* seq : core.running) {
+    if (seq->state == SeqState::kPrefilling) core.order.push_back(seq);
+  }
+  const uint32_t decode_rows = rows_planned(core);
+  TALLY_CHECK(decode_rows <= core.config.step_tokens, "S1: rows of a step", decode_rows,
+              core.config.step_tokens);
+  uint32_t left = core.config.step_tokens - decode_rows;
+  if (core.order.empty() || left == 0) return;
+
+  // The oldest has a quarter for itself, so that short ones cannot keep it from moving; then shortest
+  // remaining first.
+  left -= give_prefill(core, *core.order.front(), (left + 3) / 4, now);
+  std::sort(core.order.begin(), core.order.end(), [](const Sequence* a, const Sequence* b) {
+    return a->remaining() != b->remaining() ? a->remaining() < b->remaining() : a->before(*b);
+  });
+  for (Sequence* seq : core.order) {
+    if (left == 0) break;
+    left -= give_prefill(core, *seq, left, now);
+  }
+}
+
+void plan_standstill(Core& core, Tick now) {
+  Sequence& oldest = *core.running.front();
+  clear_standstill(core, oldest, now);
+  if (oldest.state == SeqState::kDecoding) {
+    TALLY_CHECK(grow(core, oldest, now), "S3: no progress", raw(oldest.id));
+    add_rows(core, oldest, 1);
+  } else {
+    give_prefill(core, oldest, core.config.step_tokens, now);
+  }
+  TALLY_CHECK(!core.plan.rows.empty(), "S3: no progress", raw(oldest.id));
+}
+
+}  // namespace tally::sched

@@ -1,0 +1,226 @@
+#pragma once
+// Scheduler, ledger and fake model in one place, with a record and an oracle for each sequence. Every step
+// checks what the plan promises; the first broken promise is kept in error(). Test support, not in the
+// product.
+
+#include "sched/plan.h"
+#include "sched/testing/fake_model.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace tally::sched::testing {
+
+inline const char* name_of(EndReason reason) {
+  constexpr const char* kNames[] = {"stop", "length", "cancelled", "deadline", "failed", "shutdown"};
+  return kNames[static_cast<size_t>(reason)];
+}
+inline const char* name_of(SeqState state) {
+  constexpr const char* kNames[] = {"waiting", "prefilling", "decoding", "preempted", "ended"};
+  return kNames[static_cast<size_t>(state)];
+}
+inline const char* name_of(Refusal refusal) {
+  constexpr const char* kNames[] = {"none", "queue_full", "prompt_too_long", "pool_too_small"};
+  return kNames[static_cast<size_t>(refusal)];
+}
+
+// What is known of a sequence from outside. The oracle is the chain over prompt and emitted tokens: it never
+// sees a block.
+struct Record {
+  Request request;
+  FakeSampler sampler;
+  Admission admission;
+  std::vector<TokenId> emitted;
+  uint64_t oracle = 0;     // c over prompt and emitted
+  uint32_t positions = 0;  // tokens in it
+  bool admitted = false, cancelled = false, may_fail = false;
+  std::optional<EndReason> end;
+  SequenceStats stats;  // at the end
+
+  bool live() const { return admission.refusal == Refusal::kNone && !end; }
+};
+
+struct StepFaults {
+  std::set<SeqId> rows;  // these sequences' own work fails
+  bool all_rows = false;
+  bool abandon = false;          // the forward fails
+  bool reset_in_flight = false;  // the prefix cache is reset between plan and commit
+};
+
+class Rig {
+ public:
+  Rig(const Config& config, const kv::LedgerConfig& ledger_config)
+      : config_(config),
+        ledger_(ledger_config),
+        scheduler_(config, ledger_),
+        model_(ledger_config.blocks, ledger_config.block_tokens) {}
+
+  Scheduler& scheduler() { return scheduler_; }
+  kv::Ledger& ledger() { return ledger_; }
+  const std::vector<Record>& records() const { return records_; }
+  const Record& record(SeqId seq) const { return records_[raw(seq) - 1]; }
+  const StepPlan& last_plan() const { return plan_; }
+  const std::vector<SeqId>& admission_order() const { return admission_order_; }
+  const std::string& error() const { return error_; }
+  uint64_t log_hash() const { return log_; }
+
+  // Ids are given in order, from 1. `request.seq` is set here.
+  SeqId submit(Request request, const FakeSampler& sampler) {
+    Record r;
+    request.seq = SeqId{records_.size() + 1};
+    r.sampler = sampler;
+    r.oracle = chain_start(request.prefix_namespace);
+    for (const TokenId id : request.prompt) r.oracle = chain_next(r.oracle, id, r.positions++);
+    r.request = request;
+    r.admission = scheduler_.submit(std::move(request));
+    log(static_cast<uint64_t>(r.admission.refusal), r.admission.max_tokens);
+    if (r.live()) live_.push_back(r.request.seq);
+    records_.push_back(std::move(r));
+    return SeqId{records_.size()};
+  }
+
+  void cancel(SeqId seq, EndReason reason = EndReason::kCancelled) {
+    Record& r = records_[raw(seq) - 1];
+    r.cancelled = r.cancelled || r.live();
+    scheduler_.cancel(seq, reason);
+  }
+
+  // One step: plan, forward, commit, with every check but the recount.
+  void step(Tick now, const StepFaults& faults = {}) {
+    const StepPlan& plan = scheduler_.plan(now);
+    plan_ = plan;
+    log(plan.rows.size(), static_cast<uint64_t>(now));
+    for (const Ended& e : plan.ended) end(e, now);
+    for (const SeqId seq : plan.admitted) admit(seq);
+    for (const Preempted& p : plan.preempted) log(raw(p.seq) << 32 | p.blocks, p.tokens);
+    for (const SeqId seq : live_) {
+      if (record(seq).cancelled) fail("S5: cancelled and still there: " + std::to_string(raw(seq)));
+    }
+    if (plan.rows.empty()) {
+      if (!scheduler_.idle()) fail("S3: something waits or runs and nothing is planned");
+      return;
+    }
+    if (faults.reset_in_flight) ledger_.reset_prefix();
+    if (faults.abandon) {
+      for (const PlannedRows& g : plan.rows) records_[raw(g.seq) - 1].may_fail = true;
+      for (const Ended& e : scheduler_.abandon(now)) end(e, now);
+      return;
+    }
+    forward(plan, faults);
+    for (const Ended& e : scheduler_.commit(outcomes_, now)) end(e, now);
+  }
+
+  // Sequences taken and not ended, in order.
+  const std::vector<SeqId>& live() const { return live_; }
+
+  void fail(const std::string& what) {
+    if (error_.empty()) error_ = what;
+  }
+
+ private:
+  void log(uint64_t a, uint64_t b) { log_ = mix(log_ ^ mix(a) ^ (b << 1)); }
+
+  void admit(SeqId seq) {
+    Record& r = records_[raw(seq) - 1];
+    if (r.admitted) fail("admitted twice: " + std::to_string(raw(seq)));
+    r.admitted = true;
+    admission_order_.push_back(seq);
+    log(raw(seq), 0xAD);
+  }
+
+  void end(const Ended& e, Tick now) {
+    Record& r = records_[raw(e.seq) - 1];
+    log(raw(e.seq), static_cast<uint64_t>(e.reason));
+    if (r.end) fail("S6: two end records: " + std::to_string(raw(e.seq)));
+    r.end = e.reason;
+    std::erase(live_, e.seq);
+    r.stats = scheduler_.stats(e.seq);
+    const auto tokens = scheduler_.tokens(e.seq);
+    const auto generated = tokens.subspan(r.request.prompt.size());
+    if (!std::ranges::equal(generated, r.emitted))
+      fail("S6: tokens and those emitted differ: " + std::to_string(raw(e.seq)));
+    if (r.stats.generated_tokens != r.emitted.size()) fail("S6: usage is not what was emitted");
+    check_reason(r, now);
+    if (!scheduler_.table(e.seq).empty()) fail("ended with blocks: " + std::to_string(raw(e.seq)));
+    if (r.stats.recomputed_tokens > 0 && r.stats.preemptions == 0) fail("recomputed without preemption");
+  }
+
+  void check_reason(const Record& r, Tick now) {
+    const std::string who = std::to_string(raw(r.request.seq)) + " " + name_of(*r.end);
+    switch (*r.end) {
+      case EndReason::kStop:
+        if (!stopped_) fail("stop without an end token: " + who);
+        break;
+      case EndReason::kLength:
+        if (r.emitted.size() != r.admission.max_tokens) fail("length before the limit: " + who);
+        break;
+      case EndReason::kDeadline:
+        if (r.request.deadline == 0 || now < r.request.deadline) fail("deadline that had not passed: " + who);
+        break;
+      case EndReason::kFailed:
+        if (!r.may_fail) fail("S9: failed without a fault: " + who);
+        break;
+      case EndReason::kCancelled:
+      case EndReason::kShutdown:
+        if (!r.cancelled) fail("ended without a cancel: " + who);
+        break;
+    }
+  }
+
+  void forward(const StepPlan& plan, const StepFaults& faults) {
+    outcomes_.clear();
+    uint32_t rows = 0;
+    bool prefill = false;
+    stopped_ = false;
+    for (const PlannedRows& g : plan.rows) {
+      Record& r = records_[raw(g.seq) - 1];
+      rows += g.rows;
+      prefill |= !g.decode;
+      if (g.decode && prefill) fail("a decode row after a prefill row");
+      if (g.rows == 0 || !r.live() || !r.admitted) fail("a row of no use: " + std::to_string(raw(g.seq)));
+      const auto tokens = scheduler_.tokens(g.seq);
+      log(raw(g.seq) << 32 | g.position, g.rows << 2 | (g.decode ? 2U : 0U) | (g.wants_logits ? 1U : 0U));
+      if (tokens.size() != r.positions) fail("tokens known: " + std::to_string(raw(g.seq)));
+      if (g.wants_logits != (g.position + g.rows == tokens.size())) fail("logits wanted or not");
+      const auto c =
+          model_.forward(tokens, scheduler_.table(g.seq), g.position, g.rows, r.request.prefix_namespace);
+      if (!c) fail("sequence " + std::to_string(raw(g.seq)) + ": " + model_.error());
+      if (g.wants_logits) outcomes_.push_back(sample(r, c.value_or(0), faults));
+    }
+    if (rows > config_.step_tokens) fail("S1: rows of a step");
+  }
+
+  Outcome sample(Record& r, uint64_t c, const StepFaults& faults) {
+    if (faults.all_rows || faults.rows.contains(r.request.seq)) {
+      r.may_fail = true;
+      return {TokenId{-1}, false, true};
+    }
+    if (c != r.oracle) fail("the oracle's stream differs: sequence " + std::to_string(raw(r.request.seq)));
+    const Outcome out{r.sampler.pick(c), r.sampler.stops(c, static_cast<uint32_t>(r.emitted.size()) + 1),
+                      false};
+    r.emitted.push_back(out.token);
+    r.oracle = chain_next(r.oracle, out.token, r.positions++);
+    stopped_ = stopped_ || out.stop;
+    log(static_cast<uint64_t>(raw(out.token)), raw(r.request.seq));
+    return out;
+  }
+
+  Config config_;
+  kv::Ledger ledger_;
+  Scheduler scheduler_;
+  FakeModel model_;
+  std::vector<Record> records_;
+  std::vector<SeqId> live_;
+  std::vector<SeqId> admission_order_;
+  StepPlan plan_;
+  std::vector<Outcome> outcomes_;
+  bool stopped_ = false;
+  uint64_t log_ = 0;
+  std::string error_;
+};
+
+}  // namespace tally::sched::testing
