@@ -1,5 +1,10 @@
-// The engine on a tiny real model: equalities E1-E3, cancellation, drain, accounts, no allocation in a steady step.
+// The engine on a tiny real model: equalities E1-E3, cancellation, drain, accounts, no allocation in a steady
+// step.
 #include "engine/engine.h"
+
+#include "base/clock.h"
+#include "engine/loop.h"
+#include "engine/memory.h"
 
 #include <gtest/gtest.h>
 
@@ -8,10 +13,6 @@
 #include <mutex>
 #include <new>
 #include <thread>
-
-#include "base/clock.h"
-#include "engine/loop.h"
-#include "engine/memory.h"
 
 namespace {
 // Counts allocations of the calling thread while armed.
@@ -68,7 +69,9 @@ struct Answer {
   std::vector<float> logprobs;
   Finish finish = Finish::kInternal;
   Receipt receipt;
-  bool operator==(const Answer& o) const { return ids == o.ids && logprobs == o.logprobs && finish == o.finish; }
+  bool operator==(const Answer& o) const {
+    return ids == o.ids && logprobs == o.logprobs && finish == o.finish;
+  }
 };
 
 // Takes what there is; true once the stream has ended.
@@ -280,7 +283,8 @@ TEST(Engine, SecondStopEndsAtOnce) {
 TEST(Engine, SteadyStepAllocatesNothing) {
   Hand hand(small_request());
   std::vector<std::shared_ptr<Stream>> streams;
-  for (uint32_t i = 0; i < 6; ++i) streams.push_back(hand.engine->submit(greedy(prompt(10 + i, i), 80)).stream);
+  for (uint32_t i = 0; i < 6; ++i)
+    streams.push_back(hand.engine->submit(greedy(prompt(10 + i, i), 80)).stream);
   for (int i = 0; i < 8; ++i) hand.loop->step();
   allocations = 0;
   counting = true;
@@ -289,7 +293,8 @@ TEST(Engine, SteadyStepAllocatesNothing) {
   EXPECT_EQ(allocations, 0u);
 }
 
-// ---- the plan ----------------------------------------------------------------------------------------------------------------
+// ---- the plan
+// ----------------------------------------------------------------------------------------------------------------
 
 TEST(Plan, IsTheBytesThatAreReserved) {
   LoadRequest request = small_request();

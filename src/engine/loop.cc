@@ -323,8 +323,7 @@ void Loop::commit(int64_t begin_us, int64_t forward_us, int64_t sampled_us) {
     }
     for (const Group& g : groups_) {
       if (g.failed) scheduler_.fail(g.seq);
-      if (g.logits >= 0 && !g.failed)
-        account_.token(g.sequence->receipt, g.sequence->previous_token_us, now);
+      if (g.logits >= 0 && !g.failed) account_.token(g.sequence->receipt, g.sequence->previous_token_us, now);
       g.sequence->mark_us = now;
     }
     for (const sched::Ended& ended : scheduler_.commit(outcomes_, now)) end(ended.seq, ended.reason, now);

@@ -123,24 +123,32 @@ Error too_small(const MemoryPlan& plan, const Sizes& s, uint32_t block_tokens, s
           left)};
 }
 
+uint64_t ledger_bytes(const Settings& set, uint64_t blocks) {
+  kv::LedgerConfig config;
+  config.blocks = static_cast<uint32_t>(blocks), config.block_tokens = set.block_tokens;
+  config.prefix_cache = set.prefix_cache;
+  return kv::ledger_bytes(config);
+}
+
 // Divides what is left into blocks.
 Result<MemoryPlan> divide(const LoadRequest& request, const Sizes& s) {
   const Settings& set = request.settings;
   TALLY_TRY(MemoryPlan plan, fixed_part(request, s));
   const uint64_t left = plan.budget_bytes > plan.total_bytes ? plan.budget_bytes - plan.total_bytes : 0;
   const auto blocks_for = [&](uint64_t tokens) { return (tokens + set.block_tokens - 1) / set.block_tokens; };
-  constexpr uint64_t kBlocksMin = 2;
-  uint64_t blocks = left / s.block_bytes;
+  constexpr uint64_t kBlocksMin = 2, kBlocksMax = 1u << 24;
+  // A block costs its bytes and its record in the ledger.
+  const uint64_t cost = s.block_bytes + ledger_bytes(set, 4096) / 4096 + 1;
+  uint64_t blocks = std::min({left / cost, set.max_seqs * blocks_for(s.wanted_len), kBlocksMax});
   if (set.kv_pool_bytes > 0) {
-    if (set.kv_pool_bytes > left)
+    blocks = std::min(set.kv_pool_bytes / s.block_bytes, kBlocksMax);
+    if (blocks * cost > left) {
       return too_small(plan, s, set.block_tokens,
                        fmt::format("--kv-pool {} does not fit", set.kv_pool_bytes));
-    blocks = set.kv_pool_bytes / s.block_bytes;
-  } else {
-    blocks = std::min(blocks, set.max_seqs * blocks_for(s.wanted_len));
+    }
   }
   if (blocks < kBlocksMin) return too_small(plan, s, set.block_tokens, "the model does not fit");
-  plan.blocks = static_cast<uint32_t>(std::min<uint64_t>(blocks, 1u << 30));
+  plan.blocks = static_cast<uint32_t>(blocks);
   const uint64_t holds = uint64_t{plan.blocks} * set.block_tokens;
   if (set.max_model_len > holds) {
     return too_small(plan, s, set.block_tokens,
@@ -148,12 +156,12 @@ Result<MemoryPlan> divide(const LoadRequest& request, const Sizes& s) {
                                  set.max_model_len, holds));
   }
   plan.max_model_len = static_cast<uint32_t>(std::min<uint64_t>(s.wanted_len, holds));
-  const uint64_t pool = plan.blocks * s.block_bytes;
+  const uint64_t pool = plan.blocks * s.block_bytes, ledger = ledger_bytes(set, plan.blocks);
   plan.accounts.insert(
       plan.accounts.begin() + 1,
-      account(Account::kKv,
-              {{"pool", pool, fmt::format("{} blocks x {} bytes", plan.blocks, s.block_bytes)}}));
-  plan.total_bytes += pool;
+      account(Account::kKv, {{"pool", pool, fmt::format("{} blocks x {} bytes", plan.blocks, s.block_bytes)},
+                             {"block ledger", ledger, fmt::format("{} block records", plan.blocks)}}));
+  plan.total_bytes += pool + ledger;
   return plan;
 }
 
@@ -195,6 +203,8 @@ Result<std::unique_ptr<Engine>> load_engine(const LoadRequest& request, base::Ac
   TALLY_TRY(parts.scratch, parts.model->make_scratch(s.limits, s.layouts, set.threads, accounts));
   parts.shape = kv::make_pool_shape(s.layouts, plan.blocks);
   TALLY_TRY(parts.kv_memory, accounts.reserve(Account::kKv, "pool", parts.shape.pool_bytes()));
+
+  accounts.book(Account::kKv, "block ledger", static_cast<int64_t>(ledger_bytes(set, plan.blocks)));
 
   parts.sched.seqs_max = set.max_seqs, parts.sched.queue_max = set.max_queue;
   parts.sched.step_tokens = set.step_tokens, parts.sched.model_len_max = plan.max_model_len;

@@ -34,6 +34,7 @@ static inline TALLY_INLINE __m512i broadcast4(const int8_t* p) {
 template <size_t T>
 static inline TALLY_INLINE void store_tile(const TileArgs& a, const __m512 (&acc)[2][T]) {
   const uint32_t mask = a.rows >= kGroupRows ? ~uint32_t{0} : (uint32_t{1} << a.rows) - 1;
+#pragma GCC unroll 8
   for (size_t t = 0; t < T; ++t) {
     float* out = a.out + t * a.out_stride;
     _mm512_mask_storeu_ps(out, static_cast<__mmask16>(mask & 0xFFFF), acc[0][t]);
@@ -46,7 +47,9 @@ static inline TALLY_INLINE void store_tile(const TileArgs& a, const __m512 (&acc
 template <class Format, size_t T>
 static void tile_avx512(const TileArgs& a) {
   __m512 acc[2][T];
+#pragma GCC unroll 8
   for (size_t i = 0; i < 2; ++i)
+#pragma GCC unroll 8
     for (size_t t = 0; t < T; ++t) acc[i][t] = _mm512_setzero_ps();
 
   const uint8_t* unit = reinterpret_cast<const uint8_t*>(a.group);
@@ -56,18 +59,23 @@ static void tile_avx512(const TileArgs& a) {
     for (size_t line = 0; line < 2 * Format::kUnit; line += 64)
       _mm_prefetch(reinterpret_cast<const char*>(unit + line + kPrefetchAhead), _MM_HINT_T0);
     __m512i c[2][T];
+#pragma GCC unroll 8
     for (size_t t = 0; t < T; ++t) c[0][t] = c[1][t] = _mm512_set1_epi32(-Format::kOffset * x.sum[t]);
     Format::template dot<T>(unit, x, c);
     const __m512 d[2] = {load_f16(unit + Format::kScale), load_f16(unit + Format::kUnit + Format::kScale)};
+#pragma GCC unroll 8
     for (size_t t = 0; t < T; ++t) {
       const __m512 da = _mm512_set1_ps(x.d[t]);
+#pragma GCC unroll 8
       for (size_t i = 0; i < 2; ++i)
         acc[i][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(c[i][t]), _mm512_mul_ps(d[i], da), acc[i][t]);
     }
     if constexpr (Format::kMin != 0) {
       const __m512 m[2] = {load_f16(unit + Format::kMin), load_f16(unit + Format::kUnit + Format::kMin)};
+#pragma GCC unroll 8
       for (size_t t = 0; t < T; ++t) {
         const __m512 s = _mm512_set1_ps(x.d[t] * static_cast<float>(x.sum[t]));
+#pragma GCC unroll 8
         for (size_t i = 0; i < 2; ++i) acc[i][t] = _mm512_fmadd_ps(m[i], s, acc[i][t]);
       }
     }

@@ -138,7 +138,7 @@ struct AttentionKernels {
 };
 
 // The plain three-step form over any codec's decoded cache: scores, full-row softmax, weighted sum; the baseline of
-// `--attention standard`. Scratch: reference_scratch_bytes.
+// `--attention standard`. Scratch: attend_standard_scratch_bytes.
 void attend_standard(const AttendArgs& args, const AttentionKernels& codec);
 size_t attend_standard_scratch_bytes(const tensor::KvLayout& layout, size_t context);
 

@@ -162,6 +162,7 @@ Result<Scratch> Model::make_scratch(const StepLimits& limits, const std::vector<
   s->row_segment.resize(limits.rows_max);
   s->nonfinite.resize(limits.rows_max);
   s->head_nonfinite.resize(limits.logits_rows_max);
+  s->worker_nonfinite.resize(threads * limits.rows_max);
   s->tiles.reserve(limits.rows_max);
   s->vocab = state_->spec.vocab;
   Scratch scratch;

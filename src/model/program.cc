@@ -57,7 +57,8 @@ class Interpreter {
     args.window = p_.window[in.layer], args.score_scale = p_.score_scale, args.softcap = p_.softcap;
     args.out = s_.buf(in.dst) + size_t{tile.row_begin} * width(in.dst) + head * group * p_.value_dim;
     args.out_stride = width(in.dst);
-    args.scratch = s_.worker(worker), args.nonfinite = s_.nonfinite.data() + tile.row_begin;
+    args.scratch = s_.worker(worker),
+    args.nonfinite = s_.worker_nonfinite.data() + worker * s_.limits.rows_max + tile.row_begin;
     if (s_.limits.standard_attention) {
       kernels::attend_standard(args, codec);
     } else {
@@ -145,6 +146,7 @@ void lay_out_rows(const Batch& batch, Scratch::State& s) {
   TALLY_CHECK(s.rows <= s.limits.rows_max && batch.logits_rows.size() <= s.limits.logits_rows_max,
               "batch exceeds the scratch", s.rows, batch.logits_rows.size());
   std::fill_n(s.nonfinite.begin(), s.rows, uint8_t{0});
+  std::fill(s.worker_nonfinite.begin(), s.worker_nonfinite.end(), uint8_t{0});
   std::fill_n(s.head_nonfinite.begin(), batch.logits_rows.size(), uint8_t{0});
   s.tiles.clear();
   uint32_t next = 0;
@@ -161,6 +163,15 @@ void lay_out_rows(const Batch& batch, Scratch::State& s) {
     next += segment.rows;
   }
   TALLY_CHECK(next == s.rows, "segments do not cover the rows", next, s.rows);
+}
+
+// A row is bad if a panel, its cache write, any of its heads or its final norm met a non-finite value.
+void merge_nonfinite(const Batch& batch, Scratch::State& s) {
+  for (size_t i = 0; i < s.worker_nonfinite.size(); ++i) {
+    if (s.worker_nonfinite[i] != 0) s.nonfinite[i % s.limits.rows_max] = 1;
+  }
+  for (size_t i = 0; i < batch.logits_rows.size(); ++i)
+    s.nonfinite[batch.logits_rows[i]] |= s.head_nonfinite[i];
 }
 
 double& account_of(const Stage& stage, OpTimes& times) {
@@ -212,8 +223,7 @@ void run(const Program& program, const StepContext& step, base::ThreadPool& pool
     account_of(stage, s.times) += static_cast<double>(now - mark) * 1e-6;
     mark = now;
   }
-  for (size_t i = 0; i < step.batch->logits_rows.size(); ++i)
-    s.nonfinite[step.batch->logits_rows[i]] |= s.head_nonfinite[i];
+  merge_nonfinite(*step.batch, s);
 }
 
 }  // namespace tally::model

@@ -21,7 +21,8 @@ struct Scratch::State {
   std::vector<uint32_t> row_position, row_segment;  // [rows]
   std::vector<uint8_t> nonfinite;                   // [rows]
   std::vector<uint8_t> head_nonfinite;              // [logits rows]
-  std::vector<AttendTile> tiles;                    // capacity: rows_max
+  std::vector<uint8_t> worker_nonfinite;  // [threads][rows]: KV heads of one row run on several workers
+  std::vector<AttendTile> tiles;          // capacity: rows_max
   uint32_t rows = 0;
   uint32_t vocab = 0;
   OpTimes times;

@@ -10,7 +10,9 @@ namespace {
 template <size_t T>
 void tile(const TileArgs& a) {
   __m512 acc[2][T];
+#pragma GCC unroll 8
   for (size_t i = 0; i < 2; ++i)
+#pragma GCC unroll 8
     for (size_t t = 0; t < T; ++t) acc[i][t] = _mm512_setzero_ps();
   const float* w = reinterpret_cast<const float*>(a.group);
   for (size_t k = 0; k < a.k; ++k, w += kGroupRows) {
@@ -18,6 +20,7 @@ void tile(const TileArgs& a) {
     for (size_t line = 0; line < 2; ++line)
       _mm_prefetch(reinterpret_cast<const char*>(w + 16 * line) + kPrefetchAhead, _MM_HINT_T0);
     const __m512 rows[2] = {_mm512_loadu_ps(w), _mm512_loadu_ps(w + 16)};
+#pragma GCC unroll 8
     for (size_t t = 0; t < T; ++t) {
       const __m512 xt = _mm512_set1_ps(x[t]);
       acc[0][t] = _mm512_fmadd_ps(rows[0], xt, acc[0][t]);

@@ -18,13 +18,16 @@ struct Q4_1 {
 #pragma GCC unroll 4
     for (size_t j = 0; j < 4; ++j) {
       __m512i low[2], high[2];
+#pragma GCC unroll 8
       for (size_t i = 0; i < 2; ++i) {
         const __m512i pair = load512(unit + kUnit * i + 64 * j);
         low[i] = _mm512_and_si512(pair, mask);
         high[i] = _mm512_and_si512(_mm512_srli_epi16(pair, 4), mask);
       }
+#pragma GCC unroll 8
       for (size_t t = 0; t < T; ++t) {
         const __m512i a = broadcast4(x.q + 32 * t + 4 * j), b = broadcast4(x.q + 32 * t + 16 + 4 * j);
+#pragma GCC unroll 8
         for (size_t i = 0; i < 2; ++i) {
           c[i][t] = _mm512_dpbusd_epi32(c[i][t], low[i], a);
           c[i][t] = _mm512_dpbusd_epi32(c[i][t], high[i], b);

@@ -17,6 +17,7 @@ struct Q8_0 {
 #pragma GCC unroll 8
     for (size_t g = 0; g < 8; ++g) {
       const __m512i w[2] = {load512(unit + 64 * g), load512(unit + kUnit + 64 * g)};
+#pragma GCC unroll 8
       for (size_t t = 0; t < T; ++t) {
         const __m512i a = broadcast4(x.q + 32 * t + 4 * g);
         c[0][t] = _mm512_dpbusd_epi32(c[0][t], w[0], a);
