@@ -4,7 +4,10 @@
 #include "base/log.h"
 #include "cli.h"
 
+#include <unistd.h>
+
 #include <csignal>
+#include <cstdio>
 #include <thread>
 
 namespace tally::apps {
@@ -34,7 +37,13 @@ int Session::run() {
   std::thread engine_thread([this] { load_and_run(); });
   const int served = server_.run();
   over_ = true;
-  if (engine::Engine* e = engine_ready_.load()) e->stop(0);
+  if (engine::Engine* e = engine_ready_.load()) {
+    e->stop(0);
+  } else if (stopping_) {
+    // Stopped while loading: there is nothing to save, and touching a large pool cannot be interrupted.
+    std::fflush(nullptr);
+    ::_exit(0);
+  }
   engine_thread.join();
   signals.join();
   const int failure = failure_;

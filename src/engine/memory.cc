@@ -139,7 +139,11 @@ Result<MemoryPlan> divide(const LoadRequest& request, const Sizes& s) {
   constexpr uint64_t kBlocksMin = 2, kBlocksMax = 1u << 24;
   // A block costs its bytes and its record in the ledger.
   const uint64_t cost = s.block_bytes + ledger_bytes(set, 4096) / 4096 + 1;
-  uint64_t blocks = std::min({left / cost, set.max_seqs * blocks_for(s.wanted_len), kBlocksMax});
+  // By default not more than the sequences can be expected to fill: most end far below the context.
+  constexpr uint64_t kFullShare = 8;
+  const uint64_t full = blocks_for(s.wanted_len);
+  const uint64_t useful = std::max(full, set.max_seqs * full / kFullShare);
+  uint64_t blocks = std::min({left / cost, useful, kBlocksMax});
   if (set.kv_pool_bytes > 0) {
     blocks = std::min(set.kv_pool_bytes / s.block_bytes, kBlocksMax);
     if (blocks * cost > left) {

@@ -18,7 +18,7 @@ struct Settings {
   uint64_t memory_bytes = 0;   // cap over all accounts
   uint32_t max_model_len = 0;  // 0: the model's context, lowered to what fits
   std::string kv_type = "bf16";
-  uint64_t kv_pool_bytes = 0;  // 0: what the budget leaves, at most max_seqs x max_model_len
+  uint64_t kv_pool_bytes = 0;  // 0: what the budget leaves, at most an eighth of max_seqs x max_model_len
   uint32_t block_tokens = 64;
   uint32_t max_seqs = 64, max_queue = 256, step_tokens = 512;
   bool prefix_cache = true;
