@@ -10,7 +10,7 @@
 #include <string_view>
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace tally;
+  namespace text = tally::text;
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   const size_t border = bytes.find('\0');
   const auto parsed = text::ChatTemplate::parse(bytes.substr(0, border));

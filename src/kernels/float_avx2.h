@@ -17,6 +17,7 @@ inline constexpr size_t kSliceSteps = 64;
 template <class Format, size_t S, size_t T>
 static inline TALLY_INLINE void float_step(const uint8_t* w, const float* x, __m256 (&acc)[kSlices][T]) {
   __m256 a[T];
+#pragma GCC unroll 4
   for (size_t t = 0; t < T; ++t) a[t] = _mm256_set1_ps(x[t]);
 #pragma GCC unroll 4
   for (size_t i = 0; i < kSlices; ++i) {
@@ -38,7 +39,9 @@ struct FloatSlice {
 template <class Format, size_t T>
 static void float_slice(const FloatSlice& slice, size_t first) {
   __m256 acc[kSlices][T];
+#pragma GCC unroll 4
   for (size_t i = 0; i < kSlices; ++i)
+#pragma GCC unroll 4
     for (size_t t = 0; t < T; ++t) acc[i][t] = slice.sums[i][first + t];
   const uint8_t* w = slice.w;
   const float* x = slice.x + first;
@@ -51,7 +54,9 @@ static void float_slice(const FloatSlice& slice, size_t first) {
     if constexpr (Format::kStep == 2) float_step<Format, 1, T>(w, x + slice.stride, acc);
   }
   if (k < slice.values) float_step<Format, 0, T>(w, x, acc);
+#pragma GCC unroll 4
   for (size_t i = 0; i < kSlices; ++i)
+#pragma GCC unroll 4
     for (size_t t = 0; t < T; ++t) slice.sums[i][first + t] = acc[i][t];
 }
 
