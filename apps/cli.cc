@@ -43,12 +43,25 @@ Error unknown_flag(const Command& command, const std::string& flag) {
   for (const SettingRow& row : kRows) {
     if (base::has_word(row.commands, command.name)) names.push_back(row.name);
   }
-  const size_t dashes = flag.find_first_not_of('-');
+  const std::string name = flag.substr(0, flag.find('='));  // --flag=value
+  const size_t dashes = name.find_first_not_of('-');
   const auto near =
-      base::nearest_name(flag.substr(dashes == std::string::npos ? flag.size() : dashes), names);
+      base::nearest_name(name.substr(dashes == std::string::npos ? name.size() : dashes), names);
   return {ErrorCode::kUsage,
           fmt::format("{}: unknown flag{}; see tally help {}", base::escape_for_log(flag, 64),
                       near ? fmt::format("; did you mean --{}?", *near) : "", command.name)};
+}
+
+// CLI11 knows that a value is missing, not what it may be.
+Error missing_value(const std::string& what) {
+  for (const SettingRow& row : kRows) {
+    const std::string flag = fmt::format("--{}", row.name);
+    if (what.starts_with(flag + ":")) {
+      return {ErrorCode::kUsage,
+              fmt::format("{}: a value is missing; allowed: {}", flag, base::allowed_text(row))};
+    }
+  }
+  return {ErrorCode::kUsage, what};
 }
 
 }  // namespace
@@ -78,6 +91,8 @@ base::Result<Invocation> parse(const Command& command, std::span<const std::stri
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // CLI11 takes them last first
     app.parse(reversed);
+  } catch (const CLI::ArgumentMismatch& e) {
+    return missing_value(e.what());
   } catch (const CLI::ParseError& e) {
     return Error{ErrorCode::kUsage, e.what()};
   }

@@ -20,13 +20,17 @@ thread_local bool counting = false;
 thread_local size_t allocations = 0;
 }  // namespace
 
+// Not inlined: the compiler must not pair malloc with a delete it sees.
 [[gnu::noinline]] void* operator new(size_t n) {
   if (counting) ++allocations;
-  if (void* p = std::malloc(n)) return p;
+  if (void* p = std::malloc(n == 0 ? 1 : n)) return p;
   throw std::bad_alloc();
 }
+[[gnu::noinline]] void* operator new[](size_t n) { return operator new(n); }
 [[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete[](void* p) noexcept { std::free(p); }
 [[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete[](void* p, size_t) noexcept { std::free(p); }
 
 namespace tally::engine {
 namespace {

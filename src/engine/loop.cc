@@ -318,7 +318,9 @@ void Loop::commit(int64_t begin_us, int64_t forward_us, int64_t sampled_us) {
       Receipt& r = g.sequence->receipt;
       r.cached_tokens = s.cached_tokens, r.preemptions = s.preemptions,
       r.recomputed_tokens = s.recomputed_tokens;
-      r.kv_blocks = s.blocks_peak, r.kv_blocks_shared = s.blocks_shared;
+      r.kv_blocks = s.blocks_peak;
+      // Taken over from the prefix cache, or in the tables of others at this moment.
+      r.kv_blocks_shared = std::max(s.blocks_shared, s.cached_tokens / parts_.info.block_tokens);
       r.kv_bytes = uint64_t{s.blocks_peak} * parts_.shape.block_bytes();
     }
     for (const Group& g : groups_) {

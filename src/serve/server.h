@@ -1,18 +1,18 @@
 #pragma once
 // An OpenAI-compatible HTTP server over an engine. Binds and answers probes before the model is loaded.
 
+#include "base/accounts.h"
+#include "base/result.h"
+#include "engine/engine.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include "base/accounts.h"
-#include "base/result.h"
-#include "engine/engine.h"
-#include "text/chat.h"
-#include "text/tokenizer.h"
 
 namespace tally::serve {
 
@@ -22,6 +22,9 @@ struct WireLimits {
   size_t connections = 4096;
   uint32_t head_timeout_ms = 10'000, body_gap_ms = 30'000, idle_timeout_ms = 75'000, write_stall_ms = 30'000;
   uint32_t requests_per_connection = 1000;
+  uint32_t body_grace_ms = 5'000;  // after it a body must come at 1 KiB/s or more
+  uint32_t heartbeat_ms =
+      10'000;  // a stream's head is sent after so long without an event; then a newline each
 };
 
 struct Settings {
@@ -32,7 +35,7 @@ struct Settings {
   std::vector<std::string> allowed_hosts, allowed_origins;
   bool public_metrics = false, receipts = true;
   uint32_t drain_timeout_ms = 30'000, request_timeout_ms = 0;  // 0: none
-  uint32_t threads = 2;  // connection threads
+  uint32_t threads = 2;                                        // connection threads
   WireLimits limits;
 };
 
@@ -44,19 +47,24 @@ struct Backend {
   const base::Accounts* accounts = nullptr;
   uint64_t weight_parameters = 0;
   std::string weight_type;
+  bool prefix_cache = true;
+  uint32_t max_queue =
+      0;  // requests waiting; refuses before tokenizing when the engine shows so many. 0: the engine decides
 };
 
 class Server {
  public:
-  // Binds and listens. Errors: kUnavailable (port taken), kConfig (non-loopback without a key is the caller's check).
+  // Binds and listens. Errors: kUnavailable (port taken), kConfig (non-loopback without a key is the caller's
+  // check).
   static base::Result<std::unique_ptr<Server>> bind(const Settings& settings);
   virtual ~Server() = default;
 
   virtual uint16_t port() const = 0;
-  // Serves until drained: probes at once, the other routes 503 model_loading until set_backend. Returns the exit code.
+  // Serves until drained: probes at once, the other routes 503 model_loading until set_backend. Returns the
+  // exit code.
   virtual int run() = 0;
   virtual void set_backend(const Backend& backend) = 0;  // from the loading thread; /readyz turns 200
-  virtual void set_failed() = 0;                         // a step failed: readiness 503, connections end, run returns 70
+  virtual void set_failed() = 0;  // a step failed: readiness 503, connections end, run returns 70
   // First call: drain; second: end at once. Any thread.
   virtual void stop() = 0;
 };

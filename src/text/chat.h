@@ -23,6 +23,7 @@ struct Value {
   std::variant<std::nullptr_t, bool, int64_t, double, std::string, ValueList, ValueObject> data = nullptr;
 
   Value() = default;
+  Value(std::nullptr_t) {}
   Value(bool v) : data(v) {}
   Value(int64_t v) : data(v) {}
   Value(int v) : data(int64_t{v}) {}

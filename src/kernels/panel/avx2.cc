@@ -81,6 +81,13 @@ void transpose8(__m256 (&r)[8]) {
 // The rows of one tile, already known to be finite or to count as zero.
 void transpose_tile(const PanelArgs& a, size_t begin, size_t tokens, const bool (&zero)[kPanelTile],
                     float* out) {
+  if (tokens == 1) {  // one row lies as it is
+    if (zero[0])
+      __builtin_memset(out, 0, a.k * sizeof(float));
+    else
+      __builtin_memcpy(out, a.x + begin * a.x_stride, a.k * sizeof(float));
+    return;
+  }
   for (size_t t0 = 0; t0 < tokens; t0 += 8) {
     const size_t count = tokens - t0 < 8 ? tokens - t0 : 8;
     for (size_t k = 0; k < a.k; k += 8) {

@@ -1,0 +1,339 @@
+#include "serve/answer.h"
+
+#include "base/clock.h"
+#include "serve/answer_choice.h"
+#include "serve/build_info.h"
+#include "serve/refusal.h"
+
+#include <algorithm>
+
+namespace tally::serve {
+namespace {
+
+constexpr size_t kPromptTail = 8;  // ids whose last character may be unfinished
+// Drawn seeds stay exact in readers whose numbers are doubles.
+constexpr uint64_t kDrawnSeedMask = (uint64_t{1} << 53) - 1;
+
+Ended ended_reason(engine::Finish finish) {
+  switch (finish) {
+    case engine::Finish::kStop:
+      return Ended::kStop;
+    case engine::Finish::kLength:
+      return Ended::kLength;
+    case engine::Finish::kCancelled:
+      return Ended::kCancel;
+    case engine::Finish::kDeadline:
+      return Ended::kDeadline;
+    case engine::Finish::kShutdown:
+      return Ended::kShutdown;
+    case engine::Finish::kNonFinite:
+    case engine::Finish::kInternal:
+      break;
+  }
+  return Ended::kError;
+}
+
+ApiError failure(engine::Finish finish) {
+  switch (finish) {
+    case engine::Finish::kDeadline:
+      return {Code::kDeadline, "The deadline of the request has passed."};
+    case engine::Finish::kNonFinite:
+      return {Code::kNonFinite, "The model produced logits that are not finite."};
+    case engine::Finish::kShutdown:
+      return {.code = Code::kShuttingDown, .message = "The server is shutting down.", .retry_after_s = 5};
+    default:
+      return {Code::kInternal, "The request failed inside the server."};
+  }
+}
+
+bool is_failure(engine::Finish finish) {
+  return finish != engine::Finish::kStop && finish != engine::Finish::kLength;
+}
+
+}  // namespace
+
+Answer::Answer(std::shared_ptr<Desk> desk, std::shared_ptr<http::Exchange> exchange, Order order,
+               std::shared_ptr<Workers> workers, Counters& counters)
+    : desk_(std::move(desk)),
+      exchange_(std::move(exchange)),
+      order_(std::move(order)),
+      counters_(counters),
+      lane_(std::make_shared<Lane>(std::move(workers))) {}
+
+Answer::~Answer() = default;
+
+bool Answer::start(std::vector<http::Field> fields) {
+  if (!desk_->add(shared_from_this(), exchange_->request().tenant, order_.prompts.size())) return false;
+  fields_ = std::move(fields);
+  if (order_.options.stream) exchange_->promise_stream(fields_);
+  exchange_->watch(
+      [weak = weak_from_this()] {
+        if (const auto self = weak.lock()) {
+          self->gone_.store(true);
+          self->wake();
+        }
+      },
+      [weak = weak_from_this()] {
+        if (const auto self = weak.lock()) self->wake();
+      });
+  lane_->post([weak = weak_from_this()] {
+    if (const auto self = weak.lock(); self && self->submit_all()) self->turn();
+  });
+  return true;
+}
+
+void Answer::wake() {
+  if (turn_posted_.exchange(true)) return;
+  lane_->post([weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (!self) return;
+    self->turn_posted_.store(false);
+    self->turn();
+  });
+}
+
+bool Answer::submit_all() {
+  if (answered_) return false;  // the client has left meanwhile
+  const openai::Options& options = order_.options;
+  sample::Params params = options.params;
+  if (!options.has_seed) params.seed = random_bits() & kDrawnSeedMask;
+  for (size_t i = 0; i < order_.prompts.size(); ++i) {
+    const std::vector<TokenId>& prompt = order_.prompts[i];
+    engine::Request request;
+    request.prompt = prompt;
+    request.params = params;
+    request.max_tokens = options.max_tokens;
+    request.tenant = exchange_->request().tenant;
+    request.arrived_us = exchange_->request().arrived_us;
+    request.deadline_us = order_.deadline_us;
+    request.notify = [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->wake();
+    };
+    const auto submitted = desk_->backend.engine->submit(std::move(request));
+    if (!submitted.stream) return refuse(submitted.refused, prompt.size()), false;
+    text::DetokenizerOptions text_options;
+    text_options.stop = options.stop;
+    text_options.prompt_is_empty = order_.prompt_is_text_only_bos;
+    text_options.prompt_tail.assign(
+        prompt.end() - static_cast<ptrdiff_t>(std::min(prompt.size(), kPromptTail)), prompt.end());
+    auto choice = std::make_unique<Choice>(text::Detokenizer(*desk_->backend.tokenizer, text_options));
+    choice->style = {i, options.params.logprobs};
+    choice->stream = submitted.stream;
+    choice->prompt_tokens = static_cast<uint32_t>(prompt.size());
+    const uint32_t room = desk_->backend.engine->info().max_model_len - choice->prompt_tokens;
+    choice->tokens_max = options.max_tokens > 0 ? std::min(options.max_tokens, room) : room;
+    choices_.push_back(std::move(choice));
+  }
+  desk_->choices.observe(1);
+  if (options.max_tokens > 0) desk_->max_tokens.observe(options.max_tokens);
+  return true;
+}
+
+void Answer::refuse(const engine::Refused& refused, size_t prompt_tokens) {
+  cancel_all();
+  const ApiError error =
+      refusal(refused, desk_->backend.engine->info(), {prompt_tokens, order_.options.max_tokens});
+  counters_.refused[static_cast<size_t>(error.code)].fetch_add(1);
+  answered_ = true;
+  send_error(error);
+  if (all_ended()) leave();
+}
+
+// One turn of the lane.
+void Answer::turn() {
+  if (left_) return;
+  turn_us_ = base::now_us();
+  if (gone_.load() && !answered_) abandon();
+  if (answered_) {
+    if (all_ended()) leave();
+    return;
+  }
+  events_.clear();
+  set_stalled(false);
+  for (const auto& choice : choices_) {
+    if (!choice->ended) take_all(*choice);
+    if (choice->ended && !choice->stop_matched && is_failure(choice->stream->finish()))
+      return fail(choice->stream->finish());
+  }
+  const bool done = std::all_of(choices_.begin(), choices_.end(), [](const auto& c) { return c->ended; });
+  if (done) return complete();
+  if (!events_.empty()) exchange_->send(std::move(events_), false);
+}
+
+bool Answer::has_room() const { return exchange_->unsent_bytes() + events_.size() < http::kUnsentBytesMax; }
+
+// Takes what is in the ring: one event for each step with text. The last step's text waits if that step
+// surely ends the sequence, until the engine has said so: then it carries the finish_reason.
+void Answer::take_all(Choice& choice) {
+  const bool streaming = order_.options.stream;
+  while (!choice.stop_matched) {
+    if (streaming && !has_room()) {
+      set_stalled(
+          true);  // the ring is left alone until the socket has taken some; the engine does not notice
+      return;
+    }
+    engine::TokenEvent event;
+    if (!choice.stream->next(event)) break;
+    if (streaming && event.time_us != choice.last_token_us && !choice.piece.text.empty())
+      emit(choice, nullptr);
+    add_token(choice, event);
+  }
+  for (engine::TokenEvent dropped; choice.stop_matched && choice.stream->next(dropped);) {
+  }
+  if (choice.stream->ended()) return end_choice(choice);
+  const bool surely_last = choice.last_is_end || choice.tokens >= choice.tokens_max || choice.stop_matched;
+  if (streaming && !surely_last && !choice.piece.text.empty()) emit(choice, nullptr);
+}
+
+void Answer::add_token(Choice& choice, const engine::TokenEvent& event) {
+  const text::Tokenizer& tokenizer = *desk_->backend.tokenizer;
+  ++choice.tokens;
+  choice.last_token_us = event.time_us;
+  choice.last_is_end = event.is_end;
+  if (choice.style.logprobs >= 0) {
+    openai::LogprobEntry entry;
+    entry.token = tokenizer.bytes_with_special(event.id);
+    entry.logprob = event.logprob;
+    entry.text_offset = choice.offset.count();
+    for (size_t i = 0; i < event.top_count; ++i)
+      entry.top.emplace_back(tokenizer.bytes_with_special(event.top[i].id), event.top[i].logprob);
+    choice.held.push_back(std::move(entry));
+  }
+  if (event.is_end) {
+    const std::vector<TokenId>& own = order_.options.params.stop_ids;
+    const auto eog = tokenizer.eog();
+    if (std::find(own.begin(), own.end(), event.id) != own.end() &&
+        std::find(eog.begin(), eog.end(), event.id) == eog.end())
+      choice.piece.stop_reason = event.id;
+    return;
+  }
+  choice.offset.add(tokenizer.bytes(event.id));
+  choice.piece.text += choice.detokenizer.feed(event.id);
+  if (const auto stop = choice.detokenizer.stopped()) {
+    choice.stop_matched = true;
+    choice.piece.stop_reason = order_.options.stop[*stop];
+    choice.stream->cancel();
+  }
+}
+
+// Logprobs go with the text of their tokens, so that they do not tell what is held back. `all`: at an end
+// without a stop string.
+void Answer::release_logprobs(Choice& choice, bool all) {
+  const size_t until =
+      all ? choice.logprobs_released + choice.held.size() : choice.detokenizer.tokens_shown();
+  size_t n = 0;
+  for (; n < choice.held.size() && choice.logprobs_released < until; ++n, ++choice.logprobs_released)
+    choice.piece.logprobs.push_back(std::move(choice.held[n]));
+  choice.held.erase(choice.held.begin(), choice.held.begin() + static_cast<ptrdiff_t>(n));
+}
+
+void Answer::emit(Choice& choice, const openai::Closing* closing) {
+  release_logprobs(choice, choice.ended && !choice.stop_matched);
+  openai::ChunkExtras extras;
+  extras.is_first = !choice.first_sent;
+  extras.closing = closing;
+  if (order_.options.include_tally) extras.tally = {choice.tokens - choice.tokens_sent, choice.last_token_us};
+  events_ += openai::chunk_event(order_.head, choice.style, choice.piece, extras);
+  choice.first_sent = true;
+  choice.tokens_sent = choice.tokens;
+  choice.piece.text.clear();
+  choice.piece.logprobs.clear();
+}
+
+void Answer::end_choice(Choice& choice) {
+  choice.ended = true;
+  const engine::Finish finish = choice.stream->finish();
+  if (choice.stop_matched && finish == engine::Finish::kCancelled) counters_.sequences_stopped.fetch_add(1);
+  if (!choice.stop_matched) {
+    if (is_failure(finish)) return;
+    choice.piece.text += choice.detokenizer.finish();
+  }
+  const bool length = finish == engine::Finish::kLength && !choice.stop_matched;
+  choice.piece.finish_reason = length ? "length" : "stop";
+  if (!order_.options.stream) return release_logprobs(choice, !choice.stop_matched);
+  const bool last = std::all_of(choices_.begin(), choices_.end(), [](const auto& c) { return c->ended; });
+  if (last && !order_.options.include_usage) {
+    const openai::Closing closing = close_account();
+    emit(choice, &closing);
+  } else {
+    emit(choice, nullptr);
+  }
+}
+
+void Answer::complete() {
+  answered_ = true;
+  if (order_.options.stream) {
+    if (order_.options.include_usage) events_ += openai::closing_event(order_.head, close_account());
+    events_ += "data: [DONE]\n\n";
+    exchange_->send(std::move(events_), true);
+  } else {
+    std::vector<openai::Piece> pieces;
+    for (const auto& choice : choices_) pieces.push_back(std::move(choice->piece));
+    http::Response response;
+    response.fields = fields_;
+    response.fields.push_back({"Cache-Control", "no-store"});
+    response.body =
+        openai::whole_answer(order_.head, order_.options.params.logprobs, pieces, close_account());
+    exchange_->respond(std::move(response));
+  }
+  size_t longest = 0;
+  for (const auto& choice : choices_) longest = std::max(longest, choice->tokens);
+  desk_->longest.observe(static_cast<double>(longest));
+  const bool stopped = choices_.back()->stop_matched;
+  reason_ = stopped ? Ended::kStop : ended_reason(choices_.back()->stream->finish());
+  leave();
+}
+
+void Answer::fail(engine::Finish why) {
+  const ApiError error = failure(why);
+  cancel_all();
+  answered_ = true;
+  reason_ = ended_reason(why);
+  send_error(error);
+  if (all_ended()) leave();
+}
+
+void Answer::send_error(const ApiError& error) {
+  http::Response response = error_response(error);
+  response.fields.insert(response.fields.end(), fields_.begin(), fields_.end());
+  exchange_->fail(std::move(response), error_events(error));
+}
+
+void Answer::abandon() {
+  answered_ = true;
+  reason_ = Ended::kDisconnect;
+  cancel_all();
+}
+
+// Drains the rings of sequences nobody reads any more.
+bool Answer::all_ended() {
+  bool all = true;
+  for (const auto& choice : choices_) {
+    for (engine::TokenEvent dropped; choice->stream->next(dropped);) {
+    }
+    if (choice->ended) continue;
+    choice->ended = choice->stream->ended();
+    if (choice->ended && choice->stream->finish() == engine::Finish::kCancelled)
+      (choice->stop_matched ? counters_.sequences_stopped : counters_.sequences_aborted).fetch_add(1);
+    all = all && choice->ended;
+  }
+  return all;
+}
+
+void Answer::cancel_all() {
+  for (const auto& choice : choices_)
+    if (!choice->ended) choice->stream->cancel();
+}
+
+void Answer::set_stalled(bool stalled) {
+  if (std::exchange(stalled_, stalled) != stalled) counters_.stalled_writers.fetch_add(stalled ? 1 : -1);
+}
+
+void Answer::leave() {
+  if (std::exchange(left_, true)) return;
+  set_stalled(false);
+  if (reason_) counters_.ended[static_cast<size_t>(*reason_)].fetch_add(1);
+  desk_->remove(this);
+}
+
+}  // namespace tally::serve

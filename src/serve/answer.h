@@ -1,0 +1,82 @@
+#pragma once
+// One chat or text completion while it lives: its sequences in the engine on one side, its exchange on the
+// other.
+//
+// Life: start() submits every prompt. The engine's notify posts a turn to the answer's lane; each turn takes
+// what is in the rings, makes text, and sends. It ends by a complete answer, by a failure, or by the client's
+// leaving, in which case it waits until its cancelled sequences have ended. Whatever happens it leaves the
+// desk exactly once. Threads: wake() from any; everything else runs on the lane.
+
+#include "engine/engine.h"
+#include "serve/desk.h"
+#include "serve/openai/requests.h"
+#include "serve/openai/shapes.h"
+#include "text/detokenizer.h"
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tally::serve {
+
+// A request made ready for the engine.
+struct Order {
+  openai::AnswerHead head;
+  openai::Options options;
+  std::vector<std::vector<TokenId>> prompts;
+  bool prompt_is_text_only_bos = false;  // a continuation of nothing
+  int64_t deadline_us = 0;
+};
+
+class Answer : public std::enable_shared_from_this<Answer> {
+ public:
+  Answer(std::shared_ptr<Desk> desk, std::shared_ptr<http::Exchange> exchange, Order order,
+         std::shared_ptr<Workers> workers, Counters& counters);
+  ~Answer();
+
+  // Submits; on a refusal answers at once. Errors are told to the client. False: the tenant has its share
+  // already. `fields` go on the answer, whatever it will be.
+  bool start(std::vector<http::Field> fields);
+  // There is something new. Any thread; does not block.
+  void wake();
+
+ private:
+  struct Choice;
+
+  bool submit_all();
+  void refuse(const engine::Refused& refused, size_t prompt_tokens);
+  void turn();
+  void take_all(Choice& choice);
+  void add_token(Choice& choice, const engine::TokenEvent& event);
+  void release_logprobs(Choice& choice, bool all);
+  void emit(Choice& choice, const openai::Closing* closing);
+  void end_choice(Choice& choice);
+  bool has_room() const;
+  openai::Closing close_account();
+  void complete();
+  void fail(engine::Finish why);
+  void send_error(const ApiError& error);
+  void abandon();
+  bool all_ended();
+  void cancel_all();
+  void leave();
+  void set_stalled(bool stalled);
+
+  const std::shared_ptr<Desk> desk_;
+  const std::shared_ptr<http::Exchange> exchange_;
+  const Order order_;
+  Counters& counters_;
+  const std::shared_ptr<Lane> lane_;
+  std::vector<http::Field> fields_;
+  std::atomic<bool> turn_posted_{false}, gone_{false};
+  std::vector<std::unique_ptr<Choice>> choices_;
+  std::string events_;  // of this turn
+  int64_t turn_us_ = 0;
+  bool answered_ = false;        // the client has, or will get, all it will ever get
+  std::optional<Ended> reason_;  // none: refused at the door
+  bool left_ = false, stalled_ = false;
+};
+
+}  // namespace tally::serve

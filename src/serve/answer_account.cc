@@ -1,0 +1,64 @@
+// Where the time of an answer went.
+
+#include "base/clock.h"
+#include "serve/answer_choice.h"
+
+#include <algorithm>
+
+namespace tally::serve {
+
+// The stages up to the last token are the engine's, of the sequence that ended last; what remains until now
+// is ours: the work of this turn, and the way here (threads, a slow reader).
+openai::Closing Answer::close_account() {
+  openai::Account account;
+  openai::Usage usage;
+  const Choice* last = choices_.front().get();
+  for (const auto& choice : choices_) {
+    usage.prompt_tokens += choice->prompt_tokens;
+    usage.completion_tokens += choice->tokens;
+    usage.cached_tokens += choice->stream->receipt().cached_tokens;
+    if (choice->stream->receipt().last_us > last->stream->receipt().last_us) last = choice.get();
+  }
+  engine::Receipt& sum = account.receipt = last->stream->receipt();
+  for (const auto& choice : choices_) {
+    if (choice.get() == last) continue;
+    const engine::Receipt& r = choice->stream->receipt();
+    sum.prompt_tokens += r.prompt_tokens;
+    sum.cached_tokens += r.cached_tokens;
+    sum.steps += r.steps;
+    sum.preemptions += r.preemptions;
+    sum.recomputed_tokens += r.recomputed_tokens;
+    sum.kv_blocks += r.kv_blocks;
+    sum.kv_blocks_shared += r.kv_blocks_shared;
+    sum.kv_bytes += r.kv_bytes;
+    sum.weight_bytes_read += r.weight_bytes_read;
+  }
+  account.completion_tokens = usage.completion_tokens;
+  const int64_t now_us = base::now_us(), arrived_us = exchange_->request().arrived_us;
+  const auto ms = [](int64_t us) { return static_cast<double>(us) / 1000; };
+  const int64_t after_us = std::max<int64_t>(now_us - sum.last_us, 0);
+  const int64_t detokenize_us = std::min(now_us - turn_us_, after_us);
+  account.tokenize_ms = ms(sum.queued_us - arrived_us);
+  account.detokenize_ms = ms(detokenize_us);
+  account.send_ms = ms(after_us - detokenize_us);
+  account.total_ms = ms(now_us - arrived_us);
+
+  const std::pair<Stage, double> stages[] = {
+      {Stage::kQueue, sum.queue_s * 1e3},          {Stage::kTokenize, account.tokenize_ms},
+      {Stage::kPrefill, sum.prefill_s * 1e3},      {Stage::kStalled, sum.stalled_s * 1e3},
+      {Stage::kDecode, sum.decode_s * 1e3},        {Stage::kSample, sum.sample_s * 1e3},
+      {Stage::kDetokenize, account.detokenize_ms}, {Stage::kSend, account.send_ms}};
+  for (const auto& [stage, stage_ms] : stages)
+    counters_.stage_us[static_cast<size_t>(stage)].fetch_add(
+        static_cast<uint64_t>(std::max(stage_ms, 0.0) * 1000));
+
+  openai::Closing closing;
+  if (!order_.options.stream || order_.options.include_usage) closing.usage = usage;
+  if (desk_->settings.receipts) {
+    closing.timings = openai::timings_json(account);
+    closing.receipt = openai::receipt_json(account);
+  }
+  return closing;
+}
+
+}  // namespace tally::serve

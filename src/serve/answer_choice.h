@@ -1,0 +1,51 @@
+#pragma once
+// One choice of an answer: a sequence and what has become of its tokens. Private to the answer files.
+
+#include "base/utf8.h"
+#include "serve/answer.h"
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tally::serve {
+
+// Counts code points of a byte stream that is cut anywhere.
+class CodePoints {
+ public:
+  size_t count() const { return count_; }
+  void add(std::string_view bytes) {
+    tail_ += bytes;
+    std::string_view rest = tail_;
+    while (!rest.empty()) {
+      const base::Utf8Step step = base::utf8_step(rest);
+      if (step.kind == base::Utf8Step::kIncomplete) break;
+      ++count_;
+      rest.remove_prefix(step.length);
+    }
+    tail_ = std::string(rest);
+  }
+
+ private:
+  std::string tail_;
+  size_t count_ = 0;
+};
+
+struct Answer::Choice {
+  explicit Choice(text::Detokenizer d) : detokenizer(std::move(d)) {}
+
+  openai::ChoiceStyle style;
+  std::shared_ptr<engine::Stream> stream;
+  text::Detokenizer detokenizer;
+  uint32_t prompt_tokens = 0;
+  uint32_t tokens_max = 0;                 // where the engine ends it with kLength
+  openai::Piece piece;                     // of the step at hand; of everything when not streaming
+  std::vector<openai::LogprobEntry> held;  // logprobs of tokens whose text is held back
+  CodePoints offset;
+  size_t tokens = 0, tokens_sent = 0, logprobs_released = 0;
+  int64_t last_token_us = 0;
+  bool last_is_end = false, first_sent = false, stop_matched = false, ended = false;
+};
+
+}  // namespace tally::serve

@@ -1,0 +1,44 @@
+#pragma once
+// What every live answer shares: the back end, the counters, and the list of answers that keeps them alive.
+
+#include "serve/counters.h"
+#include "serve/http/transport.h"
+#include "serve/server.h"
+#include "serve/workers.h"
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+namespace tally::serve {
+
+class Answer;
+
+struct Desk {
+  Desk(const Settings& s, const Backend& b);
+
+  const Settings& settings;
+  const Backend backend;
+  const std::string fingerprint;  // tally-<12 hex>: equal for equal bits
+  const int64_t created;          // of the model, Unix seconds
+  Distribution choices, max_tokens,
+      longest;  // of requests: n, max_tokens if given, tokens of the longest choice
+
+  // Keeps the answer alive until remove. False, if its tenant would have more than its share of sequences:
+  // with several keys, half of the seats and of the queue each.
+  bool add(std::shared_ptr<Answer> answer, const std::string& tenant, size_t sequences);
+  void remove(const Answer* answer);
+  size_t live() const;
+  size_t sequences_per_tenant() const;  // SIZE_MAX: no limit
+
+ private:
+  struct Seat {
+    std::string tenant;
+    size_t sequences = 0;
+  };
+  mutable std::mutex mutex_;
+  std::map<std::shared_ptr<Answer>, Seat> answers_;  // guarded by mutex_
+};
+
+}  // namespace tally::serve

@@ -1,0 +1,219 @@
+#include "serve/openai/options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <span>
+
+namespace tally::serve::openai {
+namespace {
+
+constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
+constexpr int64_t kChoicesMax = 16;
+constexpr size_t kUserBytesMax = 256, kToolsMax = 128;
+
+// Out of float's range stays out of range, as infinity.
+float to_float(double v) {
+  if (std::abs(v) > static_cast<double>(std::numeric_limits<float>::max()))
+    return v > 0 ? std::numeric_limits<float>::infinity() : -std::numeric_limits<float>::infinity();
+  return static_cast<float>(v);
+}
+
+void read_float(Fields& fields, std::string_view name, float& out) {
+  if (const auto v = fields.get_number(name)) out = to_float(*v);
+}
+
+void not_built(Fields& fields, std::string_view name) {
+  fields.fail(Code::kNotSupported, name, std::string(name) + " is not supported yet with this value.");
+}
+
+void read_stop(Fields& fields, Options& out) {
+  const Json* stop = fields.find("stop");
+  if (!stop) return;
+  if (const auto* one = stop->as<std::string>()) {
+    out.stop = {*one};
+  } else if (const auto* list = stop->as<JsonArray>()) {
+    if (list->size() > kStopMax) return fields.invalid("stop", "stop holds more than 16 strings.");
+    for (const Json& item : *list) {
+      if (!item.as<std::string>())
+        return fields.invalid("stop", "stop must be a string or an array of strings.");
+      out.stop.push_back(*item.as<std::string>());
+    }
+  } else {
+    return fields.invalid("stop", "stop must be a string or an array of strings.");
+  }
+  for (const std::string& text : out.stop)
+    if (text.empty() || text.size() > kStopBytesMax)
+      return fields.invalid("stop", "Each stop string must have 1 to 256 bytes.");
+}
+
+void read_bias(Fields& fields, size_t vocab_size, Options& out) {
+  const JsonObject* bias = fields.get_object("logit_bias");
+  if (!bias) return;
+  if (bias->size() > sample::kLogitBiasMax)
+    return fields.invalid("logit_bias", "logit_bias holds more than 1024 entries.");
+  for (const auto& [key, value] : *bias) {
+    int64_t id = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size() || id < 0 ||
+        static_cast<uint64_t>(id) >= vocab_size)
+      return fields.invalid("logit_bias", "The key \"" + echo(key) +
+                                              "\" of logit_bias is not a token id below " +
+                                              std::to_string(vocab_size) + ".");
+    const auto* real = value.as<double>();
+    const auto* whole = value.as<int64_t>();
+    const double v = real    ? *real
+                     : whole ? static_cast<double>(*whole)
+                             : std::numeric_limits<double>::infinity();
+    if (!(v >= -100 && v <= 100))
+      return fields.invalid("logit_bias", "A value of logit_bias is not a number from -100 to 100.");
+    out.params.bias.push_back({static_cast<TokenId>(id), to_float(v)});
+  }
+}
+
+void read_lengths(Fields& fields, Route route, Options& out) {
+  const auto max_tokens = fields.get_int("max_tokens", 1, kInt32Max);
+  const auto completion =
+      route == Route::kChat ? fields.get_int("max_completion_tokens", 1, kInt32Max) : std::nullopt;
+  out.max_tokens = static_cast<uint32_t>(completion.value_or(max_tokens.value_or(0)));
+  const auto min_tokens = fields.get_int("min_tokens", 0, kInt32Max);
+  out.params.min_tokens = static_cast<uint32_t>(min_tokens.value_or(0));
+  if (out.max_tokens > 0 && out.params.min_tokens > out.max_tokens)
+    fields.invalid("min_tokens", "min_tokens is larger than max_tokens.");
+}
+
+void read_logprobs(Fields& fields, Route route, Options& out) {
+  if (route == Route::kCompletion) {
+    if (const auto k = fields.get_int("logprobs", 0, sample::kLogprobsMax))
+      out.params.logprobs = static_cast<int32_t>(*k);
+    return;
+  }
+  const bool wanted = fields.get_bool("logprobs").value_or(false);
+  const auto top = fields.get_int("top_logprobs", 0, sample::kLogprobsMax);
+  if (top && !wanted) return fields.invalid("top_logprobs", "top_logprobs needs logprobs: true.");
+  if (wanted) out.params.logprobs = static_cast<int32_t>(top.value_or(0));
+}
+
+void read_stream(Fields& fields, Options& out) {
+  out.stream = fields.get_bool("stream").value_or(false);
+  const JsonObject* options = fields.get_object("stream_options");
+  if (!options) return;
+  if (!out.stream) return fields.invalid("stream_options", "stream_options needs stream: true.");
+  Fields inner(*options, "stream_options.");
+  out.include_usage = inner.get_bool("include_usage").value_or(false);
+  out.include_tally = inner.get_bool("include_tally").value_or(false);
+  if (inner.error()) fields.fail(inner.error()->code, inner.error()->param, inner.error()->message);
+}
+
+void read_sampling(Fields& fields, size_t vocab_size, Options& out) {
+  sample::Params& p = out.params;
+  read_float(fields, "temperature", p.temperature);
+  read_float(fields, "top_p", p.top_p);
+  read_float(fields, "min_p", p.min_p);
+  read_float(fields, "repetition_penalty", p.penalties.repetition);
+  read_float(fields, "presence_penalty", p.penalties.presence);
+  read_float(fields, "frequency_penalty", p.penalties.frequency);
+  p.top_k = static_cast<int32_t>(fields.get_int("top_k", -1, kInt32Max).value_or(0));
+  p.ignore_eos = fields.get_bool("ignore_eos").value_or(false);
+  if (const auto seed = fields.get_int("seed", 0, std::numeric_limits<int64_t>::max())) {
+    p.seed = static_cast<uint64_t>(*seed);
+    out.has_seed = true;
+  }
+  if (const JsonArray* ids = fields.get_array("stop_token_ids")) {
+    if (ids->size() > sample::kStopIdsMax)
+      return fields.invalid("stop_token_ids", "stop_token_ids holds more than 64 ids.");
+    p.stop_ids = read_ids(fields, *ids, "stop_token_ids", vocab_size);
+  }
+}
+
+// Choices and searches: their ranges hold today, their other values come later.
+void refuse_search(Fields& fields) {
+  const auto n = fields.get_int("n", 1, kChoicesMax);
+  const auto best_of = fields.get_int("best_of", 1, kChoicesMax);
+  if (best_of && *best_of < n.value_or(1)) fields.invalid("best_of", "best_of is smaller than n.");
+  if (n.value_or(1) != 1) not_built(fields, "n");
+  if (best_of.value_or(1) != 1) not_built(fields, "best_of");
+  for (const char* name : {"use_beam_search", "echo"})
+    if (fields.get_bool(name).value_or(false)) not_built(fields, name);
+  if (fields.get_int("prompt_logprobs", 0, sample::kLogprobsMax)) not_built(fields, "prompt_logprobs");
+}
+
+void refuse_constraints(Fields& fields) {
+  if (const JsonArray* tools = fields.get_array("tools")) {
+    if (tools->size() > kToolsMax) fields.invalid("tools", "tools holds more than 128 entries.");
+    if (!tools->empty()) not_built(fields, "tools");
+  }
+  if (const Json* choice = fields.find("tool_choice")) {
+    const auto* word = choice->as<std::string>();
+    if (!word || (*word != "none" && *word != "auto")) not_built(fields, "tool_choice");
+  }
+  if (const JsonObject* format = fields.get_object("response_format")) {
+    Fields inner(*format, "response_format.");
+    const std::string* type = inner.get_string("type");
+    if (!type) fields.invalid("response_format.type", "response_format.type must be a string.");
+    if (type && *type != "text") not_built(fields, "response_format");
+  }
+  // The older names too: a constraint is never dropped silently.
+  for (const char* name :
+       {"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar"})
+    if (fields.find(name)) not_built(fields, name);
+}
+
+void refuse_others(Fields& fields) {
+  if (const auto p = fields.get_number("typical_p")) {
+    if (!(*p >= 0 && *p <= 1)) fields.invalid("typical_p", "typical_p must be a number from 0 to 1.");
+    if (*p != 1) not_built(fields, "typical_p");
+  }
+  if (fields.get_int("priority", -100, 100).value_or(0) != 0) not_built(fields, "priority");
+  if (const std::string* salt = fields.get_string("cache_salt")) {
+    const bool legal =
+        !salt->empty() && salt->size() <= 64 && std::all_of(salt->begin(), salt->end(), [](char c) {
+          return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+                 c == '-';
+        });
+    if (!legal) fields.invalid("cache_salt", "cache_salt must be 1 to 64 of A-Z a-z 0-9 _ -.");
+    not_built(fields, "cache_salt");
+  }
+}
+
+}  // namespace
+
+std::vector<TokenId> read_ids(Fields& fields, const JsonArray& list, std::string_view param,
+                              size_t vocab_size) {
+  std::vector<TokenId> ids;
+  ids.reserve(list.size());
+  for (size_t i = 0; i < list.size(); ++i) {
+    const int64_t* id = list[i].as<int64_t>();
+    if (!id || *id < 0 || static_cast<uint64_t>(*id) >= vocab_size) {
+      const std::string name = std::string(param) + "[" + std::to_string(i) + "]";
+      fields.invalid(name, name + " is not a token id from 0 to " + std::to_string(vocab_size - 1) + ".");
+      return ids;
+    }
+    ids.push_back(static_cast<TokenId>(*id));
+  }
+  return ids;
+}
+
+void read_options(Fields& fields, Route route, size_t vocab_size, Options& out) {
+  const std::string* model = fields.get_string("model");
+  if (model)
+    out.model = *model;
+  else
+    fields.fail(Code::kMissingParameter, "model", "The field model is missing.");
+  read_sampling(fields, vocab_size, out);
+  read_lengths(fields, route, out);
+  read_stop(fields, out);
+  read_bias(fields, vocab_size, out);
+  read_logprobs(fields, route, out);
+  read_stream(fields, out);
+  if (const std::string* user = fields.get_string("user"); user && user->size() > kUserBytesMax)
+    fields.invalid("user", "user is longer than 256 bytes.");
+  if (const auto wrong = sample::validate(out.params, vocab_size))
+    fields.invalid(wrong->param, wrong->message);
+  refuse_search(fields);
+  refuse_constraints(fields);
+  refuse_others(fields);
+}
+
+}  // namespace tally::serve::openai

@@ -1,0 +1,67 @@
+#pragma once
+// Bodies to plain requests: every field's type, range and combination is judged here, by one validator for
+// all routes. What is not built yet is refused by name, never ignored.
+
+#include "base/ids.h"
+#include "sample/params.h"
+#include "serve/errors.h"
+#include "text/chat.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tally::serve::openai {
+
+inline constexpr size_t kMessagesMax = 1024, kPartsMax = 256, kPromptsMax = 64;
+inline constexpr size_t kStopMax = 16, kStopBytesMax = 256;
+
+// What chat and text completions have in common.
+struct Options {
+  std::string model;
+  sample::Params params;  // seed: as given, or 0
+  bool has_seed = false;
+  uint32_t max_tokens = 0;  // 0: until the context is full
+  std::vector<std::string> stop;
+  bool stream = false, include_usage = false, include_tally = false;
+};
+
+struct ChatRequest {
+  Options options;
+  text::Value messages;  // contents are strings
+  bool add_generation_prompt = true;
+  text::ValueObject template_kwargs;
+};
+
+// One prompt: text, or ids taken as they are.
+struct Prompt {
+  std::string text = {};
+  std::vector<TokenId> ids = {};
+  bool is_ids = false;
+};
+
+struct CompletionRequest {
+  Options options;
+  std::vector<Prompt> prompts;
+};
+
+struct TokenizeRequest {
+  std::string model;  // empty: not given
+  std::string prompt;
+  bool add_special_tokens = true;
+};
+
+struct DetokenizeRequest {
+  std::string model;
+  std::vector<TokenId> tokens;
+};
+
+// Each: nothing, or the first thing wrong. `vocab_size` bounds ids.
+std::optional<ApiError> parse_chat(std::string_view body, size_t vocab_size, ChatRequest& out);
+std::optional<ApiError> parse_completion(std::string_view body, size_t vocab_size, CompletionRequest& out);
+std::optional<ApiError> parse_tokenize(std::string_view body, TokenizeRequest& out);
+std::optional<ApiError> parse_detokenize(std::string_view body, size_t vocab_size, DetokenizeRequest& out);
+
+}  // namespace tally::serve::openai

@@ -1,0 +1,231 @@
+#include "serve/openai/shapes.h"
+
+#include "base/utf8.h"
+#include "serve/openai/writer.h"
+
+#include <algorithm>
+
+namespace tally::serve::openai {
+namespace {
+
+void begin_answer(Writer& w, const AnswerHead& head, const char* chat_object) {
+  w.begin_object().key("id").value(head.id);
+  w.key("object").value(head.chat ? chat_object : "text_completion");
+  w.key("created").value(head.created).key("model").value(head.model);
+  w.key("system_fingerprint").value(head.fingerprint);
+}
+
+void write_bytes(Writer& w, const std::string& bytes) {
+  w.key("bytes").begin_array();
+  for (char c : bytes) w.value(static_cast<unsigned>(static_cast<unsigned char>(c)));
+  w.end_array();
+}
+
+void write_chat_logprobs(Writer& w, const std::vector<LogprobEntry>& entries) {
+  w.begin_object().key("content").begin_array();
+  for (const LogprobEntry& entry : entries) {
+    w.begin_object().key("token").value(entry.token).key("logprob").logprob(entry.logprob);
+    write_bytes(w, entry.token);
+    w.key("top_logprobs").begin_array();
+    for (const auto& [token, logprob] : entry.top) {
+      w.begin_object().key("token").value(token).key("logprob").logprob(logprob);
+      write_bytes(w, token);
+      w.end_object();
+    }
+    w.end_array().end_object();
+  }
+  w.end_array().key("refusal").null().end_object();
+}
+
+// The top k and the token itself; two ids with equal text: the larger value stays, so entries are merged
+// before they are written.
+void write_top_dictionary(Writer& w, const LogprobEntry& entry) {
+  std::vector<std::pair<std::string, float>> merged;
+  const auto add = [&merged](const std::string& token, float logprob) {
+    const std::string text = base::utf8_replace_invalid(token);
+    for (auto& [known, value] : merged)
+      if (known == text) return void(value = std::max(value, logprob));
+    merged.emplace_back(text, logprob);
+  };
+  for (const auto& [token, logprob] : entry.top) add(token, logprob);
+  add(entry.token, entry.logprob);
+  w.begin_object();
+  for (const auto& [text, logprob] : merged) w.key(text).logprob(logprob);
+  w.end_object();
+}
+
+void write_completion_logprobs(Writer& w, const std::vector<LogprobEntry>& entries) {
+  w.begin_object().key("tokens").begin_array();
+  for (const LogprobEntry& entry : entries) w.value(entry.token);
+  w.end_array().key("token_logprobs").begin_array();
+  for (const LogprobEntry& entry : entries) w.logprob(entry.logprob);
+  w.end_array().key("top_logprobs").begin_array();
+  for (const LogprobEntry& entry : entries) write_top_dictionary(w, entry);
+  w.end_array().key("text_offset").begin_array();
+  for (const LogprobEntry& entry : entries) w.value(entry.text_offset);
+  w.end_array().end_object();
+}
+
+void write_logprobs(Writer& w, bool chat, int logprobs, const std::vector<LogprobEntry>& entries) {
+  w.key("logprobs");
+  if (logprobs < 0) {
+    w.null();
+  } else if (chat) {
+    write_chat_logprobs(w, entries);
+  } else {
+    write_completion_logprobs(w, entries);
+  }
+}
+
+void write_stop_reason(Writer& w, const StopReason& reason) {
+  w.key("stop_reason");
+  if (const auto* text = std::get_if<std::string>(&reason)) {
+    w.value(*text);
+  } else if (const auto* id = std::get_if<TokenId>(&reason)) {
+    w.value(raw(*id));
+  } else {
+    w.null();
+  }
+}
+
+void write_finish(Writer& w, const Piece& piece) {
+  w.key("finish_reason");
+  if (piece.finish_reason.empty()) {
+    w.null();
+  } else {
+    w.value(piece.finish_reason);
+    write_stop_reason(w, piece.stop_reason);
+  }
+}
+
+void write_closing(Writer& w, const Closing& closing) {
+  if (const auto& usage = closing.usage) {
+    w.key("usage").begin_object().key("prompt_tokens").value(usage->prompt_tokens);
+    w.key("completion_tokens").value(usage->completion_tokens);
+    w.key("total_tokens").value(usage->prompt_tokens + usage->completion_tokens);
+    w.key("prompt_tokens_details")
+        .begin_object()
+        .key("cached_tokens")
+        .value(usage->cached_tokens)
+        .end_object();
+    w.end_object();
+  }
+  if (!closing.timings.empty()) w.key("timings").raw(closing.timings);
+  if (!closing.receipt.empty()) w.key("receipt").raw(closing.receipt);
+}
+
+std::string as_event(Writer& w) { return "data: " + w.take() + "\n\n"; }
+
+double per(double amount, double by) { return by > 0 ? amount / by : 0; }
+
+}  // namespace
+
+std::string chunk_event(const AnswerHead& head, const ChoiceStyle& style, const Piece& piece,
+                        const ChunkExtras& extras) {
+  Writer w;
+  begin_answer(w, head, "chat.completion.chunk");
+  w.key("choices").begin_array().begin_object().key("index").value(style.index);
+  if (head.chat) {
+    w.key("delta").begin_object();
+    if (extras.is_first) w.key("role").value("assistant");
+    if (extras.is_first || !piece.text.empty()) w.key("content").value(piece.text);
+    w.end_object();
+  } else {
+    w.key("text").value(piece.text);
+  }
+  write_logprobs(w, head.chat, style.logprobs, piece.logprobs);
+  write_finish(w, piece);
+  w.end_object().end_array();
+  if (extras.tally) {
+    w.key("tally").begin_object().key("tokens").value(extras.tally->first);
+    w.key("t_us").value(extras.tally->second).end_object();
+  }
+  if (extras.closing) write_closing(w, *extras.closing);
+  w.end_object();
+  return as_event(w);
+}
+
+std::string closing_event(const AnswerHead& head, const Closing& closing) {
+  Writer w;
+  begin_answer(w, head, "chat.completion.chunk");
+  w.key("choices").begin_array().end_array();
+  write_closing(w, closing);
+  w.end_object();
+  return as_event(w);
+}
+
+std::string whole_answer(const AnswerHead& head, int logprobs, const std::vector<Piece>& choices,
+                         const Closing& closing) {
+  Writer w;
+  begin_answer(w, head, "chat.completion");
+  w.key("choices").begin_array();
+  for (size_t i = 0; i < choices.size(); ++i) {
+    w.begin_object().key("index").value(i);
+    if (head.chat) {
+      w.key("message").begin_object().key("role").value("assistant").key("content").value(choices[i].text);
+      w.key("refusal").null().end_object();
+    } else {
+      w.key("text").value(choices[i].text);
+    }
+    write_logprobs(w, head.chat, logprobs, choices[i].logprobs);
+    write_finish(w, choices[i]);
+    w.end_object();
+  }
+  w.end_array();
+  write_closing(w, closing);
+  w.end_object();
+  return w.take();
+}
+
+std::string timings_json(const Account& account) {
+  const engine::Receipt& r = account.receipt;
+  const double prompt_n = static_cast<double>(r.prompt_tokens - r.cached_tokens);
+  const double prompt_ms = r.prefill_s * 1000;
+  const auto predicted_n = static_cast<double>(account.completion_tokens);
+  const double predicted_ms =
+      r.first_token_us > 0 ? static_cast<double>(r.last_us - r.first_token_us) / 1000 : 0;
+  Writer w;
+  w.begin_object()
+      .key("cache_n")
+      .value(r.cached_tokens)
+      .key("prompt_n")
+      .value(r.prompt_tokens - r.cached_tokens);
+  w.key("prompt_ms")
+      .milliseconds(prompt_ms)
+      .key("prompt_per_token_ms")
+      .milliseconds(per(prompt_ms, prompt_n));
+  w.key("prompt_per_second").milliseconds(per(prompt_n * 1000, prompt_ms));
+  w.key("predicted_n").value(account.completion_tokens).key("predicted_ms").milliseconds(predicted_ms);
+  w.key("predicted_per_token_ms").milliseconds(per(predicted_ms, predicted_n));
+  w.key("predicted_per_second").milliseconds(per(predicted_n * 1000, predicted_ms)).end_object();
+  return w.take();
+}
+
+std::string receipt_json(const Account& account) {
+  const engine::Receipt& r = account.receipt;
+  Writer w;
+  w.begin_object().key("seed").value(r.seed);
+  w.key("queue_ms").milliseconds(r.queue_s * 1000).key("tokenize_ms").milliseconds(account.tokenize_ms);
+  w.key("prefill_ms").milliseconds(r.prefill_s * 1000).key("stalled_ms").milliseconds(r.stalled_s * 1000);
+  w.key("decode_ms").milliseconds(r.decode_s * 1000).key("sample_ms").milliseconds(r.sample_s * 1000);
+  w.key("detokenize_ms").milliseconds(account.detokenize_ms).key("send_ms").milliseconds(account.send_ms);
+  w.key("total_ms").milliseconds(account.total_ms);
+  w.key("steps").value(r.steps).key("preemptions").value(r.preemptions);
+  w.key("recomputed_tokens").value(r.recomputed_tokens);
+  w.key("kv_blocks").value(r.kv_blocks).key("kv_blocks_shared").value(r.kv_blocks_shared);
+  w.key("kv_bytes").value(r.kv_bytes).key("weight_bytes_read").value(r.weight_bytes_read);
+  w.key("draft_tokens").value(0).key("accepted_tokens").value(0).end_object();
+  return w.take();
+}
+
+std::string models_json(const std::string& id, int64_t created, uint32_t max_model_len, bool as_list) {
+  Writer w;
+  if (as_list) w.begin_object().key("object").value("list").key("data").begin_array();
+  w.begin_object().key("id").value(id).key("object").value("model").key("created").value(created);
+  w.key("owned_by").value("tally").key("root").value(id).key("parent").null();
+  w.key("max_model_len").value(max_model_len).key("permission").begin_array().end_array().end_object();
+  if (as_list) w.end_array().end_object();
+  return w.take();
+}
+
+}  // namespace tally::serve::openai

@@ -1,0 +1,71 @@
+#include "serve/pages.h"
+
+#include "serve/build_info.h"
+#include "serve/generate.h"
+#include "serve/openai/requests.h"
+#include "serve/openai/shapes.h"
+#include "serve/openai/writer.h"
+
+namespace tally::serve {
+namespace {
+
+PageResult wrong(ApiError error) { return {.body = {}, .error = std::move(error)}; }
+PageResult right(std::string body) { return {.body = std::move(body), .error = {}}; }
+
+}  // namespace
+
+PageResult page_model(const Desk& desk, const std::string& path, bool as_list) {
+  if (!as_list)
+    if (auto error = judge_model(desk, path.substr(std::string_view("/v1/models/").size())))
+      return wrong(*error);
+  return right(openai::models_json(desk.settings.model_name, desk.created,
+                                   desk.backend.engine->info().max_model_len, as_list));
+}
+
+PageResult page_tokenize(const Desk& desk, const std::string& body) {
+  openai::TokenizeRequest request;
+  if (auto error = openai::parse_tokenize(body, request)) return wrong(*error);
+  if (!request.model.empty())
+    if (auto error = judge_model(desk, request.model)) return wrong(*error);
+  const auto ids = desk.backend.tokenizer->encode(request.prompt, request.add_special_tokens, false);
+  if (!ids)
+    return wrong(
+        {Code::kInvalidValue, "The prompt cannot be tokenized: " + echo(ids.error().message), "prompt"});
+  openai::Writer w;
+  w.begin_object()
+      .key("count")
+      .value(ids->size())
+      .key("max_model_len")
+      .value(desk.backend.engine->info().max_model_len);
+  w.key("tokens").begin_array();
+  for (TokenId id : *ids) w.value(raw(id));
+  w.end_array().end_object();
+  return right(w.take());
+}
+
+PageResult page_detokenize(const Desk& desk, const std::string& body) {
+  openai::DetokenizeRequest request;
+  if (auto error = openai::parse_detokenize(body, desk.backend.tokenizer->vocab_size(), request))
+    return wrong(*error);
+  if (!request.model.empty())
+    if (auto error = judge_model(desk, request.model)) return wrong(*error);
+  openai::Writer w;
+  w.begin_object().key("prompt").value(desk.backend.tokenizer->decode(request.tokens, false)).end_object();
+  return right(w.take());
+}
+
+PageResult page_reset_prefix_cache(const Desk& desk) {
+  openai::Writer w;
+  w.begin_object().key("freed_blocks").value(desk.backend.engine->reset_prefix_cache()).end_object();
+  return right(w.take());
+}
+
+std::string page_version(const Desk* desk) {
+  openai::Writer w;
+  w.begin_object().key("version").value(kVersion).key("build").value(build_id());
+  if (desk) w.key("isa").value(desk->backend.engine->info().isa);
+  w.end_object();
+  return w.take();
+}
+
+}  // namespace tally::serve

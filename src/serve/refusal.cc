@@ -1,0 +1,54 @@
+#include "serve/refusal.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace tally::serve {
+namespace {
+
+constexpr std::string_view kAdvice = "Please reduce the length of the prompt or of the completion.";
+
+// In this wording: gateways classify errors by it.
+ApiError too_long(const engine::Info& info, const Length& length) {
+  const uint64_t completion = std::max<uint64_t>(length.max_tokens, 1);
+  return {
+      .code = Code::kContextLength,
+      .message = fmt::format(
+          "This model's maximum context length is {} tokens. However, you requested {} tokens ({} in the "
+          "prompt, {} in the completion). {}",
+          info.max_model_len, length.prompt_tokens + completion, length.prompt_tokens, completion, kAdvice)};
+}
+
+}  // namespace
+
+std::optional<ApiError> judge_length(const engine::Info& info, const Length& length) {
+  if (length.prompt_tokens + std::max<uint64_t>(length.max_tokens, 1) <= info.max_model_len)
+    return std::nullopt;
+  return too_long(info, length);
+}
+
+ApiError refusal(const engine::Refused& refused, const engine::Info& info, const Length& length) {
+  switch (refused.why) {
+    case engine::Refusal::kContextLength:
+      return too_long(info, length);
+    case engine::Refusal::kPoolTooSmall:
+      return {
+          .code = Code::kContextLength,
+          .message = fmt::format(
+              "This model's maximum context length is {} tokens. However, your request needs {} KV blocks, "
+              "the pool has {}. {}",
+              info.max_model_len, refused.needed, refused.available, kAdvice)};
+    case engine::Refusal::kStopping:
+      return {.code = Code::kShuttingDown,
+              .message = "The server is shutting down.",
+              .retry_after_s = std::max(refused.retry_after_s, 1u)};
+    case engine::Refusal::kQueueFull:
+      break;
+  }
+  return {.code = Code::kOverloaded,
+          .message = "The queue is full. Please try again later.",
+          .retry_after_s = std::max(refused.retry_after_s, 1u)};
+}
+
+}  // namespace tally::serve

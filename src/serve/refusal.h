@@ -1,0 +1,20 @@
+#pragma once
+// Why the engine would not, or did not, take a request, in the client's words.
+
+#include "engine/engine.h"
+#include "serve/errors.h"
+
+#include <cstdint>
+#include <optional>
+
+namespace tally::serve {
+
+struct Length {
+  uint64_t prompt_tokens = 0, max_tokens = 0;  // max_tokens 0: not given
+};
+
+// context_length_exceeded, if prompt and completion cannot fit: at least one token must.
+std::optional<ApiError> judge_length(const engine::Info& info, const Length& length);
+ApiError refusal(const engine::Refused& refused, const engine::Info& info, const Length& length);
+
+}  // namespace tally::serve
