@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -66,7 +67,9 @@ std::optional<Tokenizer> load(bool byte_level, std::string_view pre, const std::
     tokens.push_back(byte_piece(byte_level, byte, next));
     kinds.push_back(byte_level ? 1 : 6);
   }
+  std::set<std::string> seen(tokens.begin(), tokens.end());
   for (size_t i = 0; i < words.size(); ++i) {
+    if (!seen.insert(words[i]).second) continue;  // a text that occurs twice would only be refused
     tokens.push_back(words[i]);
     kinds.push_back(i % 4 == 3 ? 4 : 1);
   }

@@ -168,14 +168,14 @@ TEST(Lifecycle, ReaderThatPausesGetsEverything) {
   Client slow(rig.port(), 4096);
   slow.send(Rig::post_bytes(
       "/v1/completions",
-      R"({"model":"tiny","stream":true,"max_tokens":500,"logprobs":20,"prompt":[[1],[1],[1],[1],[1],[1],[1],[1]]})"));
+      R"({"model":"tiny","stream":true,"max_tokens":500,"logprobs":20,"prompt":[[1],[1],[1],[1],[1],[1],[1],[1],[1],[1],[1],[1],[1],[1],[1],[1]]})"));
   EXPECT_TRUE(eventually([&] { return metric(rig, "tally_stalled_writers") == "1"; }));
   const Reply reply = slow.read_reply();
   EXPECT_TRUE(reply.complete);
   size_t finished = 0;
   for (size_t at = 0; (at = reply.body.find("\"finish_reason\":\"length\"", at)) != std::string::npos; ++at)
     ++finished;
-  EXPECT_EQ(finished, 8u);
+  EXPECT_EQ(finished, 16u);
 }
 
 TEST(Lifecycle, Q3QueueKnownToBeFullAndShareOfAKey) {

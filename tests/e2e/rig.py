@@ -160,8 +160,8 @@ class Wire:
 class Events:
     """The server-sent events of one streamed answer, parsed strictly."""
 
-    def __init__(self, wire):
-        self.wire = wire
+    def __init__(self, wire, loads=json.loads):
+        self.wire, self.loads = wire, loads
         self.status, self.headers = wire.head()
         self.rest = b""
         self.pieces = wire.pieces(self.headers)
@@ -185,7 +185,7 @@ class Events:
                 if data == "[DONE]":
                     self.is_done = True
                 else:
-                    yield json.loads(data)
+                    yield self.loads(data)
         assert self.is_done and not self.rest.strip(b"\n"), f"the stream ended without [DONE]: {self.rest!r}"
 
 

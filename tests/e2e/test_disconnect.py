@@ -72,6 +72,12 @@ def test_before_a_whole_answer(server, golden):
     wires = [server.wire() for _ in range(8)]
     for wire in wires:
         wire.request("POST", "/v1/completions", {"model": server.model, **LONG})
+
+    def queued():
+        m = server.metrics()
+        return m["vllm:num_requests_running"] + m["vllm:num_requests_waiting"] >= 3
+
+    eventually(queued, "some wait")
     for wire in wires[1:]:
         wire.sock.close()
     assert wires[0].reply().json["choices"][0]["text"] == golden
