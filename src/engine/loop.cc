@@ -141,7 +141,18 @@ void Loop::stop(int64_t deadline_us) {
 
 uint64_t Loop::reset_prefix_cache() {
   const std::lock_guard lock(mailbox_->mutex);
-  return ledger_.reset_prefix();
+  const uint64_t freed = ledger_.reset_prefix();
+  const std::lock_guard stats_lock(stats_mutex_);
+  count_blocks(published_.totals);  // the next step may be far away
+  return freed;
+}
+
+void Loop::count_blocks(Stats& t) const {
+  const kv::LedgerStats l = ledger_.stats();
+  t.blocks_total = l.total, t.blocks_free = l.free, t.blocks_held = l.held + l.both,
+  t.blocks_cached = l.cached;
+  t.blocks_shared = l.shared, t.blocks_registered = l.cached + l.both, t.waste_tokens = l.waste_tokens;
+  t.evictions = l.evictions, t.hash_mismatches = l.hash_mismatches;
 }
 
 Stats Loop::stats() const {
@@ -388,14 +399,10 @@ void Loop::fail_all() {
 void Loop::publish(int64_t now_us) {
   Stats& t = account_.totals;
   const sched::QueueStats q = scheduler_.queue_stats();
-  const kv::LedgerStats l = ledger_.stats();
   t.running = q.running, t.waiting = q.waiting, t.waiting_deferred = q.deferred,
   t.queue_tokens = q.waiting_tokens;
   t.queue_oldest_s = q.oldest_arrival == 0 ? 0 : seconds(now_us - q.oldest_arrival);
-  t.blocks_total = l.total, t.blocks_free = l.free, t.blocks_held = l.held + l.both,
-  t.blocks_cached = l.cached;
-  t.blocks_shared = l.shared, t.blocks_registered = l.cached + l.both, t.waste_tokens = l.waste_tokens;
-  t.evictions = l.evictions, t.hash_mismatches = l.hash_mismatches;
+  count_blocks(t);
   t.preemptions = q.preemptions, t.preempted_tokens = q.preempted_tokens,
   t.recomputed_tokens = q.recomputed_tokens;
   t.prefix_queries = q.prefix_queries_tokens, t.prefix_hits = q.prefix_hits_tokens;

@@ -76,6 +76,7 @@ class Loop final : public Engine {
   void account_rows(const Group& group, int64_t begin_us, int64_t sampled_us, int64_t end_us);
   void end(SeqId seq, sched::EndReason reason, int64_t now_us);
   void fail_all();
+  void count_blocks(Stats& totals) const;
   void publish(int64_t now_us);
 
   Parts parts_;

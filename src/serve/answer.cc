@@ -149,12 +149,13 @@ void Answer::turn() {
     return;
   }
   events_.clear();
-  set_stalled(false);
+  no_room_ = false;
   for (const auto& choice : choices_) {
     if (!choice->ended) take_all(*choice);
     if (choice->ended && !choice->stop_matched && is_failure(choice->stream->finish()))
       return fail(choice->stream->finish());
   }
+  set_stalled(no_room_);
   const bool done = std::all_of(choices_.begin(), choices_.end(), [](const auto& c) { return c->ended; });
   if (done) return complete();
   if (!events_.empty()) exchange_->send(std::move(events_), false);
@@ -168,8 +169,7 @@ void Answer::take_all(Choice& choice) {
   const bool streaming = order_.options.stream;
   while (!choice.stop_matched) {
     if (streaming && !has_room()) {
-      set_stalled(
-          true);  // the ring is left alone until the socket has taken some; the engine does not notice
+      no_room_ = true;  // the ring is left alone until the socket has taken some; the engine does not notice
       return;
     }
     engine::TokenEvent event;

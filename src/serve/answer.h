@@ -76,7 +76,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
   int64_t turn_us_ = 0;
   bool answered_ = false;        // the client has, or will get, all it will ever get
   std::optional<Ended> reason_;  // none: refused at the door
-  bool left_ = false, stalled_ = false;
+  bool left_ = false, stalled_ = false, no_room_ = false;
 };
 
 }  // namespace tally::serve

@@ -249,7 +249,7 @@ class Rig {
 // Waits until `condition` holds, for at most ten seconds.
 template <class F>
 bool eventually(F condition) {
-  for (int i = 0; i < 2000; ++i) {
+  for (const int64_t end_us = base::now_us() + 10'000'000; base::now_us() < end_us;) {
     if (condition()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }

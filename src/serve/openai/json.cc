@@ -3,15 +3,41 @@
 #include "base/utf8.h"
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 namespace tally::serve::openai {
 namespace {
 
+// Reads the text and leaves behind how far the parser has come: its events carry no place.
+struct Cursor {
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  const char* at;
+  const char** reached;
+
+  const char& operator*() const { return *at; }
+  Cursor& operator++() {
+    *reached = ++at;
+    return *this;
+  }
+  Cursor operator++(int) {
+    Cursor before = *this;
+    ++*this;
+    return before;
+  }
+  bool operator==(const Cursor& other) const { return at == other.at; }
+};
+
 // Builds the tree. Pointers in the stack stay good: a container grows only while it is the innermost.
 class Builder : public nlohmann::json_sax<nlohmann::json> {
  public:
-  Builder(Json& root) : root_(root) {}
+  Builder(Json& root, const char* begin, const char* const& reached)
+      : root_(root), begin_(begin), reached_(reached) {}
 
   bool null() override { return add({nullptr}); }
   bool boolean(bool v) override { return add({v}); }
@@ -52,7 +78,8 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool add(Json value) {
-    if (++nodes_ > kNodesMax) return stop("more than " + std::to_string(kNodesMax) + " values");
+    if (++nodes_ > kNodesMax)
+      return stop("more than " + std::to_string(kNodesMax) + " values" + place_text());
     place(std::move(value));
     return true;
   }
@@ -69,11 +96,15 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool open(Json value) {
-    if (stack_.size() >= kDepthMax) return stop("nested deeper than " + std::to_string(kDepthMax));
-    if (++nodes_ > kNodesMax) return stop("more than " + std::to_string(kNodesMax) + " values");
+    if (stack_.size() >= kDepthMax)
+      return stop("nested deeper than " + std::to_string(kDepthMax) + place_text());
+    if (++nodes_ > kNodesMax)
+      return stop("more than " + std::to_string(kNodesMax) + " values" + place_text());
     stack_.push_back(place(std::move(value)));
     return true;
   }
+
+  std::string place_text() const { return " at byte " + std::to_string(reached_ - begin_ - 1); }
 
   bool close() {
     stack_.pop_back();
@@ -81,6 +112,8 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   }
 
   Json& root_;
+  const char* const begin_;
+  const char* const& reached_;  // behind the last byte that was read
   std::vector<Json*> stack_;
   std::string key_, why_;
   size_t nodes_ = 0;
@@ -98,8 +131,10 @@ std::optional<ApiError> parse_json(std::string_view text, Json& out) {
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos)
     return wrong("not a JSON document at byte " + std::to_string(nul));
   if (text.substr(0, 3) == "\xEF\xBB\xBF") return wrong("not a JSON document at byte 0");
-  Builder builder(out);
-  if (nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) return std::nullopt;
+  const char* reached = text.data();
+  Builder builder(out, text.data(), reached);
+  const Cursor begin{text.data(), &reached}, end{text.data() + text.size(), &reached};
+  if (nlohmann::json::sax_parse(begin, end, &builder)) return std::nullopt;
   return wrong(builder.why());
 }
 
