@@ -110,11 +110,15 @@ class FakeEngine final : public engine::Engine {
       lock.lock();
       const std::vector<std::shared_ptr<FakeStream>> present = live_;
       lock.unlock();
-      for (const auto& stream : present) step(*stream);
-      lock.lock();
-      std::erase_if(live_, [](const auto& stream) {
+      std::vector<std::shared_ptr<FakeStream>> done;  // never one lock inside the other
+      for (const auto& stream : present) {
+        step(*stream);
         const std::lock_guard inner(stream->mutex);
-        return stream->done;
+        if (stream->done) done.push_back(stream);
+      }
+      lock.lock();
+      std::erase_if(live_, [&](const auto& stream) {
+        return std::find(done.begin(), done.end(), stream) != done.end();
       });
       ++steps;
     }
