@@ -288,6 +288,13 @@ TEST(Lifecycle, FailedEngineEndsTheServer) {
   EXPECT_EQ(rig.join(), 70);
 }
 
+// The promise is 50 ms; an instrumented build is some ten times slower.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int64_t kProbeLimitUs = 500'000;
+#else
+constexpr int64_t kProbeLimitUs = 50'000;
+#endif
+
 TEST(Lifecycle, ProbesStayQuickUnderLoad) {
   Rig rig;
   std::string big(1 << 17, 'a');
@@ -309,7 +316,7 @@ TEST(Lifecycle, ProbesStayQuickUnderLoad) {
   for (std::thread& thread : load) thread.join();
   std::sort(times.begin(), times.end());
   EXPECT_LT(times[times.size() / 4],
-            50'000);  // other programs may share this machine; a queue behind the load would show in all
+            kProbeLimitUs);  // other programs may share this machine; a queue behind the load would show in all
 }
 
 }  // namespace
