@@ -19,7 +19,7 @@ using base::ErrorCode;
 using base::Result;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-// Code, stacks, malloc arenas, the scheduler's tables: measured on the two test models, see docs/memory.md.
+// Code, stacks, malloc arenas, the scheduler's tables: an upper estimate, see docs/measured.md.
 constexpr uint64_t kProcessBytes = 24 * kMiB;
 
 Result<kernels::Isa> find_isa(const std::string& name) {
