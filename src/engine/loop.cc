@@ -404,7 +404,7 @@ void Loop::publish(int64_t now_us) {
   t.queue_oldest_s = q.oldest_arrival == 0 ? 0 : seconds(now_us - q.oldest_arrival);
   count_blocks(t);
   t.preemptions = q.preemptions, t.preempted_tokens = q.preempted_tokens,
-  t.recomputed_tokens = q.recomputed_tokens;
+  t.recomputed_tokens = q.recomputed_tokens, t.prompt_tokens_recomputed = q.cached_recomputed_tokens;
   t.prefix_queries = q.prefix_queries_tokens, t.prefix_hits = q.prefix_hits_tokens;
   t.last_step_us = now_us;
   t.work_runnable = !scheduler_.idle();

@@ -74,6 +74,17 @@ bool fits(const Core& core, const Sequence& seq) {
   return missing + margin + cached_on_path + promised_blocks(core) <= core.ledger.available();
 }
 
+// A prompt of whole blocks that are all in the index: the last block is computed again, for its last token's
+// logits.
+void count_full_hit(Core& core, const Sequence& seq) {
+  const uint32_t last = (seq.known() - 1) / core.block_tokens;
+  if (!core.ledger.prefix_cache() || seq.known() % core.block_tokens != 0 || seq.chain.size() != last) return;
+  const kv::Handle parent = seq.chain.empty() ? kv::kRoot : seq.chain.back();
+  if (core.ledger.find(block_key(core, seq, parent, last))) {
+    core.totals.cached_recomputed_tokens += core.block_tokens;
+  }
+}
+
 // Owns the matched path, before anything can be evicted, and makes the sequence run.
 void admit(Core& core, Sequence& seq, Tick now) {
   const bool returns = seq.state == SeqState::kPreempted;
@@ -94,6 +105,7 @@ void admit(Core& core, Sequence& seq, Tick now) {
     seq.stats.cached_tokens = hit_tokens;
     if (core.ledger.prefix_cache()) core.totals.prefix_queries_tokens += seq.prompt;
     core.totals.prefix_hits_tokens += hit_tokens;
+    count_full_hit(core, seq);
     --core.never_scheduled;
     core.waiting_tokens -= seq.prompt;
   }

@@ -99,6 +99,8 @@ struct QueueStats {
   Tick oldest_arrival = 0;                          // 0: queue empty
   uint64_t preemptions = 0, preempted_tokens = 0, recomputed_tokens = 0;
   uint64_t prefix_queries_tokens = 0, prefix_hits_tokens = 0;
+  uint64_t cached_recomputed_tokens =
+      0;  // found in the index, computed all the same for the last one's logits
 };
 
 class Scheduler {
@@ -119,8 +121,8 @@ class Scheduler {
   // Reports the step: one outcome for each entry of plan.rows with wants_logits, in order. Appends tokens,
   // registers full blocks, ends sequences. Returns those that ended, in order (kStop, kLength, kFailed).
   std::span<const Ended> commit(std::span<const Outcome> outcomes, Tick now);
-  // Between plan and commit: a row of this sequence failed (a non-finite value) though none of its logits were asked for. It
-  // ends with kFailed at commit, and nothing of its rows is registered.
+  // Between plan and commit: a row of this sequence failed (a non-finite value) though none of its logits
+  // were asked for. It ends with kFailed at commit, and nothing of its rows is registered.
   void fail(SeqId seq);
   // After plan: the step was not computed (the engine failed): all its sequences end with kFailed.
   std::span<const Ended> abandon(Tick now);

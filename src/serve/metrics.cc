@@ -62,7 +62,7 @@ class Scrape final : public prometheus::Collectable {
                  {{"source", "local_cache_hit"}});
     page.counter("vllm:prompt_tokens_by_source_total", 0, {{"source", "external_kv_transfer"}});
     page.counter("vllm:prompt_tokens_cached_total", number(stats_.prompt_tokens_cached));
-    page.counter("vllm:prompt_tokens_recomputed_total", number(stats_.recomputed_tokens));
+    page.counter("vllm:prompt_tokens_recomputed_total", number(stats_.prompt_tokens_recomputed));
     page.counter("vllm:generation_tokens_total", number(stats_.generation_tokens));
     page.counter("vllm:prefix_cache_queries_total", number(stats_.prefix_queries));
     page.counter("vllm:prefix_cache_hits_total", number(stats_.prefix_hits));

@@ -15,6 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BINARY = (ROOT / os.environ.get("TALLY_BINARY", "build/release/tally")).resolve()
 SHORT = os.environ.get("TALLY_SHORT") == "1"  # a sanitizer's binary: slower, bigger
+LONG_RUN = os.environ.get("TALLY_LONG") == "1"  # ./check --long
 SMOL = ROOT / "models/smollm2-135m-instruct-q4_1.gguf"
 TINY = ROOT / "tests/golden/tiny/tiny-q-q4_0.gguf"
 DEADLINE_S = 120  # of everything that has to happen; a loaded machine is no failure

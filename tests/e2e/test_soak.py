@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from rig import SHORT, SMOL, TINY, Events, Streamed, eventually
+from rig import LONG_RUN, SHORT, SMOL, TINY, Events, Streamed, eventually
 
 STREAMS = 32
 WORDS = "the a cat sea ship of and to in light green old he she saw went under over two seven".split()
@@ -143,4 +143,4 @@ def test_without_prefix_cache_all_blocks_are_free(start):
 
 def test_32_streams_on_the_real_model_for_a_minute(start):
     server = start(SMOL, "--kv-pool", "128MiB")
-    soak(server, 60, 64)
+    soak(server, 1200 if LONG_RUN else 60, 64)

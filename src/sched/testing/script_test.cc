@@ -288,6 +288,7 @@ std::string ScriptRunner::counter_text(const std::string& counter) const {
                                                {"recomputed", q.recomputed_tokens},
                                                {"queries", q.prefix_queries_tokens},
                                                {"hits", q.prefix_hits_tokens},
+                                               {"cached_recomputed", q.cached_recomputed_tokens},
                                                {"running", q.running},
                                                {"waiting", q.waiting},
                                                {"deferred", q.deferred},
