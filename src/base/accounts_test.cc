@@ -44,7 +44,7 @@ TEST(Accounts, BooksAddUp) {
   EXPECT_EQ(accounts.use(Account::kRuntime).peak, 1500u);
 }
 
-#if defined(__SANITIZE_THREAD__)
+#if defined(TALLY_INSTRUMENTED_THREAD)
 constexpr uint64_t kSlack = 80 * kMiB;  // the shadow of what is touched is anonymous memory too
 #else
 constexpr uint64_t kSlack = 8 * kMiB;

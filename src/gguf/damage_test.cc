@@ -61,7 +61,7 @@ TEST(Damage, G1ASmallFileCutAtEveryByte) { expect_refused_at_every_cut(small_fil
 
 // A sanitizer makes each opening ten to thirty times dearer: it looks at every 37th cut and fewer flips. (37 is no divisor of
 // any record's size, so all kinds of places are hit.)
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(TALLY_INSTRUMENTED)
 constexpr size_t kCutStep = 37;
 constexpr int kFlips = 600, kMutants = 6000;
 #else

@@ -289,7 +289,7 @@ TEST(Lifecycle, FailedEngineEndsTheServer) {
 }
 
 // The promise is 50 ms; an instrumented build is some ten times slower.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(TALLY_INSTRUMENTED)
 constexpr int64_t kProbeLimitUs = 500'000;
 #else
 constexpr int64_t kProbeLimitUs = 50'000;

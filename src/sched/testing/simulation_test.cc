@@ -265,7 +265,7 @@ namespace {
 
 // Each branch, event and move fires this often; fewer where a sanitizer slows the steps, but a zero fails
 // everywhere.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(TALLY_INSTRUMENTED)
 constexpr uint64_t kSteps = 100'000, kFiresMin = 1;
 #else
 constexpr uint64_t kSteps = 1'600'000, kFiresMin = 1000;
