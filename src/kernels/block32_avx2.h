@@ -88,8 +88,17 @@ static inline TALLY_INLINE void store_slice(const TileArgs& a, size_t s, const _
   }
 }
 
-// Format: kUnit, kScale, kMin (0: none) in bytes; sums(rows, x, tokens, use): calls use(t, integer sum of
-// token t's products with the 8 rows whose first code byte is at `rows`).
+// The scales of rows 8 * half .. of a unit: f16 at kScale, unless the format says otherwise.
+template <class Format>
+static inline TALLY_INLINE __m256 load_scales(const uint8_t* unit, size_t half) {
+  if constexpr (requires { Format::scales(unit, half); })
+    return Format::scales(unit, half);
+  else
+    return load_f16(unit + Format::kScale + 16 * half);
+}
+
+// Format: kUnit, kScale or scales(unit, half), kMin (0: none) in bytes; sums(rows, x, tokens, use): calls
+// use(t, integer sum of token t's products with the 8 rows whose first code byte is at `rows`).
 template <class Format>
 static void tile_avx2(const TileArgs& a) {
   const size_t tokens = a.tile.tokens;
@@ -108,7 +117,7 @@ static void tile_avx2(const TileArgs& a) {
     for (size_t s = 0; s < kSlices; ++s) {
       const uint8_t* unit = block + s / 2 * Format::kUnit;
       const size_t half = s % 2;
-      const __m256 d = load_f16(unit + Format::kScale + 16 * half);
+      const __m256 d = load_scales<Format>(unit, half);
       __m256 m;
       if constexpr (Format::kMin != 0) m = load_f16(unit + Format::kMin + 16 * half);
       Format::sums(unit + 32 * half, x, tokens, [&](size_t t, __m256i c) TALLY_INLINE {

@@ -16,9 +16,13 @@
 #define SIMDE_ENABLE_NATIVE_ALIASES
 #include <immintrin.h>
 #include <simde/x86/avx512.h>
+#ifdef TALLY_AVX512_IS_EMULATED  // the whole program of a build for tests: this is its AVX-512 tier
+#define TALLY_KERNELS_512 tally::kernels
+#else
 #define TALLY_KERNELS_512 tally::kernels::emulated
+#endif
 
-namespace tally::kernels::emulated {
+namespace TALLY_KERNELS_512 {
 namespace {
 
 inline __m256i low256(simde__m512i v) { return simde_mm512_castsi512_si256(v); }
@@ -75,7 +79,7 @@ inline simde__m512 emulated_maskz_loadu_ps(unsigned mask, const void* p) {
 }
 
 }  // namespace
-}  // namespace tally::kernels::emulated
+}  // namespace TALLY_KERNELS_512
 
 #define _mm512_cvtph_ps(v) emulated_cvtph_ps(v)
 #define _mm512_cvtepi32_ps(v) emulated_cvtepi32_ps(v)

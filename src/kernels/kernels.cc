@@ -6,8 +6,9 @@
 namespace tally::kernels {
 
 std::array<LinearFamily, kLinearFormats> linear_families() {
-  return {f32_family(),  f16_family(),  bf16_family(), q4_0_family(), q4_1_family(), q5_0_family(),
-          q5_1_family(), q8_0_family(), q4k_family(),  q5k_family(),  q6k_family()};
+  return {f32_family(),  f16_family(),    bf16_family(),   q4_0_family(), q4_1_family(), q5_0_family(),
+          q5_1_family(), q8_0_family(),   q2k_family(),    q3k_family(),  q4k_family(),  q5k_family(),
+          q6k_family(),  iq4_nl_family(), iq4_xs_family(), mxfp4_family()};
 }
 
 const LinearFormat* KernelTable::find_linear(tensor::DType type) const {

@@ -1,10 +1,18 @@
 # Files named <isa>.cc get that tier's flags, everything else the baseline (x86-64).
 tally_room(kernels DEPS tensor base TEST_LIBS rapidcheck)
 
+# For tests on hosts without AVX-512: a slow program whose tier of that name gives the same bits (`./check --long`).
+option(TALLY_EMULATE_AVX512 "Run the AVX-512 tier through SIMDe on any host with AVX2" OFF)
+
 set(TALLY_FLAGS_avx2 -mavx2 -mfma -mf16c)
-set(TALLY_FLAGS_avx512vnni ${TALLY_FLAGS_avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512vbmi)
+if(TALLY_EMULATE_AVX512)
+  set(TALLY_FLAGS_avx512vnni ${TALLY_FLAGS_avx2} -DTALLY_EMULATE_AVX512 -Wno-psabi -Wno-unused-function)
+  target_compile_definitions(tally_kernels PRIVATE TALLY_AVX512_IS_EMULATED)
+else()
+  set(TALLY_FLAGS_avx512vnni ${TALLY_FLAGS_avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512vbmi)
+endif()
 # gcc 12's avx512fintrin.h: `__m512i __Y = __Y`.
-set(TALLY_ISA_WARNINGS -Wno-uninitialized -Wno-maybe-uninitialized)
+set(TALLY_ISA_WARNINGS -Wno-uninitialized $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 foreach(isa avx2 avx512vnni)
   file(GLOB_RECURSE isa_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/*${isa}.cc)
   set_source_files_properties(${isa_sources} PROPERTIES COMPILE_OPTIONS "${TALLY_FLAGS_${isa}};${TALLY_ISA_WARNINGS}")

@@ -9,6 +9,8 @@
 #include <span>
 
 #include "kernels/isa.h"
+#include "kernels/route/route.h"
+#include "kernels/vector_kernels.h"
 #include "tensor/kv_layout.h"
 #include "tensor/tensor.h"
 
@@ -73,27 +75,14 @@ struct LinearFormat {
   void (*unpack_row)(const std::byte* group, size_t lane, size_t k, float* out);
   // One row of GGUF data as f32.
   void (*dequantize)(const std::byte* row, size_t k, float* out);
+  // f32 values as GGUF data (encode/); nullptr: no encoder. Runs in IEEE mode, keeping denormals, and gives the same bytes
+  // whatever the machine. Returns false, `row` then being unspecified, if a value is not finite or beyond the type's range.
+  bool (*encode)(const float* x, size_t k, std::byte* row) = nullptr;
   LinearFn run;
   Isa isa;  // the variant that was chosen
 };
 
-// ---- Vectors -----------------------------------------------------------------------------------------------------------------
-
-// Sums use 16 strided partials (element i to partial i mod 16) and the fixed tree i+8, i+4, i+2, i+1.
-struct VectorKernels {
-  // y = x / sqrt(mean(x^2) + eps) * w.  y may be x.
-  void (*rms_norm)(const float* x, const float* w, float eps, size_t n, float* y);
-  void (*add)(const float* x, size_t n, float* y);           // y += x
-  void (*scale)(float a, size_t n, float* y);                // y *= a
-  void (*silu_mul)(const float* gate, const float* up, size_t n, float* out);  // out may be gate
-  void (*gelu_mul)(const float* gate, const float* up, size_t n, float* out);  // gelu by tanh; out may be gate
-  void (*softcap)(float cap, size_t n, float* y);            // y = cap * tanh(y / cap)
-  // Rotates the first 2 * pairs values of one head. kNorm: pair (2i, 2i+1); kNeox: pair (i, i + pairs).
-  // cos_sin: [pairs][2] f32 for this position.
-  void (*rope_norm)(const float* cos_sin, size_t pairs, float* head);
-  void (*rope_neox)(const float* cos_sin, size_t pairs, float* head);
-  Isa isa;
-};
+// ---- Vectors and the router of experts: vector_kernels.h, route/route.h -----------------------------------------------------
 
 // ---- Attention over the paged KV cache ---------------------------------------------------------------------------------------
 
@@ -120,6 +109,9 @@ struct AttendArgs {
   size_t tokens = 0, position = 0;
   size_t window = 0;
   float score_scale = 1, softcap = 0;  // softcap 0: none
+  // [group] or none. ALiBi slopes m, |m * position| < 1e30: score += m * (key position - query position), behind the cap.
+  const float* alibi = nullptr;
+  const float* sinks = nullptr;  // [group] or none: logits that join the softmax's denominator only
   float* out = nullptr;
   size_t out_stride = 0;
   std::byte* scratch = nullptr;  // attend_scratch_bytes(layout, group), 64-byte aligned
@@ -144,7 +136,8 @@ size_t attend_standard_scratch_bytes(const tensor::KvLayout& layout, size_t cont
 
 // ---- The table ---------------------------------------------------------------------------------------------------------------
 
-inline constexpr size_t kLinearFormats = 11;  // F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K
+// F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4
+inline constexpr size_t kLinearFormats = 16;
 
 struct KernelTable {
   Isa isa;  // asked for; each family says what it found

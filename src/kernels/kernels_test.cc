@@ -41,15 +41,16 @@ TEST(KernelTable, ScalarIsTheDefinitionEverywhere) {
   for (const AttentionKernels& attention : table.attention) EXPECT_EQ(attention.isa, Isa::kScalar);
 }
 
-TEST(KernelTable, FindsTheElevenTypesOnly) {
+TEST(KernelTable, FindsItsTypesOnly) {
   const KernelTable table = kernel_table(Isa::kScalar);
   for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
-                           DType::kQ5_1, DType::kQ8_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
+                           DType::kQ5_1, DType::kQ8_0, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K,
+                           DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4}) {
     const LinearFormat* format = table.find_linear(type);
     ASSERT_NE(format, nullptr) << tensor::dtype_info(type).name;
     EXPECT_EQ(format->type, type);
   }
-  for (const DType type : {DType::kQ2_K, DType::kI32, DType::kF64, DType::kIQ4_NL})
+  for (const DType type : {DType::kI8, DType::kI32, DType::kF64})
     EXPECT_EQ(table.find_linear(type), nullptr) << tensor::dtype_info(type).name;
 }
 
@@ -64,6 +65,11 @@ TEST(KernelTable, GroupsArePackedDensely) {
   EXPECT_EQ(bytes(DType::kQ4_K, 256), 2 * 2496u);
   EXPECT_EQ(bytes(DType::kQ5_K, 256), 2 * 3008u);
   EXPECT_EQ(bytes(DType::kQ6_K, 256), 2 * 3360u);
+  EXPECT_EQ(bytes(DType::kQ2_K, 256), 2 * 1344u);
+  EXPECT_EQ(bytes(DType::kQ3_K, 256), 2 * 1824u);
+  EXPECT_EQ(bytes(DType::kIQ4_NL, 64), 2 * 2 * 288u);
+  EXPECT_EQ(bytes(DType::kIQ4_XS, 256), 2 * 2208u);
+  EXPECT_EQ(bytes(DType::kMXFP4, 64), 2 * 2 * 272u);
   EXPECT_EQ(bytes(DType::kF32, 7), 7 * 128u);
   EXPECT_EQ(bytes(DType::kF16, 7), 7 * 64u);
   EXPECT_EQ(bytes(DType::kBF16, 7), 8 * 64u);

@@ -25,9 +25,14 @@ LinearFamily q4_1_family();
 LinearFamily q5_0_family();
 LinearFamily q5_1_family();
 LinearFamily q8_0_family();
+LinearFamily q2k_family();
+LinearFamily q3k_family();
 LinearFamily q4k_family();
 LinearFamily q5k_family();
 LinearFamily q6k_family();
+LinearFamily iq4_nl_family();
+LinearFamily iq4_xs_family();
+LinearFamily mxfp4_family();
 
 // All of them, in the order of KernelTable::linear.
 std::array<LinearFamily, kLinearFormats> linear_families();

@@ -71,6 +71,22 @@ inline float random_weight(Random& random, WeightMode mode) {
   return random_float(random, -1, 1);
 }
 
+// The exponent byte of an MXFP4 block. The engine's float mode counts 0 and 1 as zero scales; 255 overflows
+// the larger values.
+inline uint8_t random_exponent(Random& random, WeightMode mode) {
+  switch (mode) {
+    case WeightMode::kZeroScale:
+      return static_cast<uint8_t>(random() % 2);
+    case WeightMode::kSubnormalScale:
+      return static_cast<uint8_t>(random() % 4);
+    case WeightMode::kInfiniteScale:
+      if (random() % 8 == 0) return 255;
+      [[fallthrough]];
+    default:
+      return static_cast<uint8_t>(118 + random() % 6);
+  }
+}
+
 // Where the f16 scales lie in a block.
 inline std::vector<size_t> scale_offsets(tensor::DType type) {
   using enum tensor::DType;
@@ -78,12 +94,18 @@ inline std::vector<size_t> scale_offsets(tensor::DType type) {
     case kQ4_0:
     case kQ5_0:
     case kQ8_0:
+    case kIQ4_NL:
+    case kIQ4_XS:
       return {0};
     case kQ4_1:
     case kQ5_1:
     case kQ4_K:
     case kQ5_K:
       return {0, 2};
+    case kQ2_K:
+      return {80, 82};
+    case kQ3_K:
+      return {108};
     case kQ6_K:
       return {208};
     default:
@@ -117,6 +139,8 @@ inline std::vector<std::byte> make_rows(tensor::DType type, size_t rows, size_t 
   const size_t block = tensor::dtype_info(type).block_bytes;
   for (const size_t offset : scale_offsets(type))
     for (size_t i = 0; i < data.size(); i += block) put(i + offset, random_half(random, mode));
+  if (type == kMXFP4)
+    for (size_t i = 0; i < data.size(); i += block) put(i, random_exponent(random, mode));
   return data;
 }
 

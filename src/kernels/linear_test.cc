@@ -345,5 +345,34 @@ TEST_P(LinearTest, DequantizeAndPackingMatchTheGoldenFiles) {
   EXPECT_EQ(std::memcmp(unpacked.data(), values.data(), values.size()), 0) << name;
 }
 
+// In IEEE mode even the subnormal scales of e = 0 and 1 count.
+TEST(Mxfp4, EveryExponentIsItsPowerOfTwo) {
+  const IeeeMode ieee;
+  const LinearFamily family = mxfp4_family();
+  constexpr size_t kRows = 256, kK = 32;
+  std::vector<std::byte> data(kRows * sizeof(tensor::BlockMXFP4), std::byte{0x11});  // every value is 1
+  for (size_t e = 0; e < kRows; ++e) data[e * sizeof(tensor::BlockMXFP4)] = static_cast<std::byte>(e);
+  for (size_t e = 0; e < kRows; ++e) {
+    float values[kK];
+    family.format.dequantize(data.data() + e * sizeof(tensor::BlockMXFP4), kK, values);
+    for (const float value : values) ASSERT_EQ(value, std::ldexp(1.0f, static_cast<int>(e) - 128)) << e;
+  }
+  const std::vector<float> x(kK, 127.0f);  // q = 127, d = 1
+  Problem problem{family.format,
+                  kRows,
+                  kK,
+                  1,
+                  pack_rows(family.format, data, kRows, kK),
+                  make_panel(scalar_panel(PanelKind::kInt32), PanelKind::kInt32, x, 1, kK)};
+  std::vector<LinearVariant> list = runnable(family);
+  list.push_back(family.variants.back());
+  for (const LinearVariant& v : list) {
+    const std::vector<float> out = problem.run(v.entry);
+    for (size_t e = 0; e < kRows; ++e)
+      ASSERT_EQ(out[1 + kRows + 5 + e], 4064.0f * std::ldexp(1.0f, static_cast<int>(e) - 128))
+          << v.name << " e " << e;
+  }
+}
+
 }  // namespace
 }  // namespace tally::kernels

@@ -48,10 +48,42 @@ struct BlockQ6_K {  // x = (d * sc[i / 16]) * (v - 32)
   int8_t sc[16];
   uint16_t d;
 };
+struct BlockQ2_K {  // x = (d * (sc[i / 16] & 15)) * v - dmin * (sc[i / 16] >> 4)
+  uint8_t sc[16];
+  uint8_t q[64];  // half = i / 128, s = i % 128 / 32, l = i % 32: v = (q[32 * half + l] >> 2 * s) & 3
+  uint16_t d, dmin;
+};
+struct BlockQ3_K {  // x = (d * scale_j) * (v - 4), j = i / 16
+  uint8_t h[32];    // bit 2 of v = (h[l] >> (4 * half + s)) & 1, half, s and l as in Q2_K
+  uint8_t q[64];    // bits 0 and 1 of v, as Q2_K
+  uint8_t sc[12];   // 6-bit scales, see q3k_scale
+  uint16_t d;
+};
+struct BlockIQ4_NL {  // x = d * kIq4Values[nib]
+  uint16_t d;
+  uint8_t q[16];
+};
+struct BlockIQ4_XS {  // x = (d * scale_j) * kIq4Values[nib], j = i / 32
+  uint16_t d;
+  uint16_t sh;     // high bits of the scales, see iq4_xs_scale
+  uint8_t sl[4];   // low bits
+  uint8_t q[128];  // nib = (q[16 * j + i % 16] >> 4 * (i % 32 / 16)) & 15
+};
+struct BlockMXFP4 {  // x = 2^(e - 128) * kMxfp4Values[nib]
+  uint8_t e;
+  uint8_t q[16];
+};
 static_assert(sizeof(BlockQ4_0) == 18 && sizeof(BlockQ4_1) == 20 && sizeof(BlockQ5_0) == 22 &&
               sizeof(BlockQ5_1) == 24);
 static_assert(sizeof(BlockQ8_0) == 34 && sizeof(BlockQ4_K) == 144 && sizeof(BlockQ5_K) == 176 &&
               sizeof(BlockQ6_K) == 210);
+static_assert(sizeof(BlockQ2_K) == 84 && sizeof(BlockQ3_K) == 110 && sizeof(BlockIQ4_NL) == 18 &&
+              sizeof(BlockIQ4_XS) == 136 && sizeof(BlockMXFP4) == 17);
+
+// What the 4-bit codes of IQ4_NL and IQ4_XS mean. (Not `inline`: ISA objects define no weak symbols.)
+constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+// Those of MXFP4, doubled E2M1.
+constexpr int8_t kMxfp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 struct ScaleMin {
   uint8_t scale, min;  // 0..63
@@ -61,6 +93,20 @@ inline ScaleMin q4k_scale_min(const uint8_t sc[12], int j) {
   if (j < 4) return {static_cast<uint8_t>(sc[j] & 63), static_cast<uint8_t>(sc[j + 4] & 63)};
   return {static_cast<uint8_t>((sc[j + 4] & 15) | ((sc[j - 4] >> 6) << 4)),
           static_cast<uint8_t>((sc[j + 4] >> 4) | ((sc[j] >> 6) << 4))};
+}
+
+// The scale of group j (0..15) of a Q3_K block, -32..31.
+inline int q3k_scale(const uint8_t sc[12], int j) {
+  return (((sc[j % 8] >> 4 * (j / 8)) & 15) | (((sc[8 + j % 4] >> 2 * (j / 4)) & 3) << 4)) - 32;
+}
+// The scale of sub-block j (0..7) of an IQ4_XS block, -32..31.
+inline int iq4_xs_scale(const BlockIQ4_XS& block, int j) {
+  return (((block.sl[j / 2] >> 4 * (j % 2)) & 15) | (((block.sh >> 2 * j) & 3) << 4)) - 32;
+}
+
+// 2^(e - 128). e = 0 and 1 are subnormal; e = 255, NaN in the OCP text, is 2^127 as in ggml.
+inline float mxfp4_scale(uint8_t e) {
+  return std::bit_cast<float>(e < 2 ? 0x00200000u << e : (e - 1u) << 23);
 }
 
 // Exact widening; NaN stays NaN.

@@ -13,7 +13,7 @@ constexpr size_t kSpanTokens = 1024;  // softmax states are merged per span, in 
 constexpr size_t kGroupTokens = 64;   // scores and probabilities are made a group at a time
 constexpr size_t kChunkTokens = 16;   // a group is 4 chunks: the unit that is contiguous at every block size
 constexpr size_t kGroupChunks = kGroupTokens / kChunkTokens;
-constexpr size_t kDimMax = 512;  // of a key or value
+constexpr size_t kDimMax = 576;  // of a key or value; an int8 dot product stays exact in f32
 
 constexpr float kRoundMagic = 12582912.f;  // 1.5 * 2^23: adding and taking it away rounds to an integer
 constexpr float kExponentMin = -125.f;     // 2^-125 is still a normal number
@@ -58,6 +58,25 @@ static inline float apply_softcap(float s, const Softcap& cap) {
 // Scores are base 2: score_scale * log2 e as one f32.
 static inline float base2_scale(float score_scale) {
   return static_cast<float>(static_cast<double>(score_scale) * kLog2E);
+}
+
+// What the distance of a key from the row's position adds to a base-2 score.
+static inline float alibi_slope(float slope) {
+  return static_cast<float>(static_cast<double>(slope) * kLog2E);
+}
+
+static inline float distance(size_t key_position, size_t row_position) {
+  return static_cast<float>(static_cast<int64_t>(key_position) - static_cast<int64_t>(row_position));
+}
+
+// A row's softmax state takes in its sink. Returns the factor that O gets.
+static inline float join_sink(float logit, float* max, float* sum) {
+  const float score = static_cast<float>(static_cast<double>(logit) * kLog2E);
+  const float joined = score > *max ? score : *max;
+  const float keep = exp2_nonpositive(*max - joined);
+  *sum = __builtin_fmaf(*sum, keep, exp2_nonpositive(score - joined));
+  *max = joined;
+  return keep;
 }
 
 // Sum of 64 as 16 partials (e[i] + e[i+16]) + (e[i+32] + e[i+48]), then i with i+8, i+4, i+2, i+1.

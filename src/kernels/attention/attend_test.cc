@@ -34,14 +34,30 @@ struct Case {
   float softcap = 0;
   size_t later = 0;  // tokens behind the last row
   float q_scale = 1;
+  std::vector<float> alibi = {}, sinks = {};  // [group] or empty: none
 
   std::string text() const {
     return std::string(tensor::kv_codec_info(shape.codec).name) + " d=" + std::to_string(shape.key_dim) +
            "/" + std::to_string(shape.value_dim) + " B=" + std::to_string(shape.block_tokens) +
            " ctx=" + std::to_string(context) + " tokens=" + std::to_string(tokens) +
-           " G=" + std::to_string(group) + " W=" + std::to_string(window) + " cap=" + std::to_string(softcap);
+           " G=" + std::to_string(group) + " W=" + std::to_string(window) +
+           " cap=" + std::to_string(softcap) + (alibi.empty() ? "" : " alibi") +
+           (sinks.empty() ? "" : " sinks");
   }
 };
+
+// The slopes that models use, and sinks below, among and above the scores.
+std::vector<float> some_slopes(size_t group) {
+  std::vector<float> x;
+  for (size_t g = 0; g < group; ++g)
+    x.push_back(std::exp2(-8.f * static_cast<float>(g + 1) / static_cast<float>(group)));
+  return x;
+}
+std::vector<float> some_sinks(size_t group) {
+  std::vector<float> x;
+  for (size_t g = 0; g < group; ++g) x.push_back(static_cast<float>(g * 7 % 11) * 2.5f - 11.f);
+  return x;
+}
 
 const Form& scalar_form(KvCodec codec) {
   for (const Form& f : forms())
@@ -101,6 +117,8 @@ std::vector<float> attend(const Case& c, AttendFn attend, TestCache& cache, cons
     a.tokens = std::min(chunk, c.tokens - i), a.position = c.context - c.tokens + i;
     a.window = c.window, a.score_scale = 1.f / std::sqrt(static_cast<float>(l.key_dim)),
     a.softcap = c.softcap;
+    a.alibi = c.alibi.empty() ? nullptr : c.alibi.data();
+    a.sinks = c.sinks.empty() ? nullptr : c.sinks.data();
     a.out = padded_out.data() + i * out_stride, a.out_stride = out_stride;
     a.scratch = scratch.data(), a.nonfinite = nonfinite.data() + i;
     attend(a);
@@ -159,7 +177,8 @@ class Attend : public testing::TestWithParam<KvCodec> {
 TEST_P(Attend, EveryFormEqualsTheDefinition) {
   Cycle<size_t> contexts({1, 2, 15, 16, 17, 63, 64, 65, 127, 130, 1023, 1024, 1025, 2047, 2048, 2049});
   Cycle<size_t> groups({1, 2, 3, 4, 5, 7, 8, 16});
-  Cycle<uint32_t> dims({8, 12, 16, 24, 32, 64, 80, 96, 128, 256});
+  Cycle<uint32_t> dims({8, 10, 12, 16, 24, 32, 40, 64, 80, 96, 128, 256});
+  Cycle<uint32_t> value_dims({0, 0, 0, 8, 12, 20, 40, 48, 128});  // 0: as the key's
   Cycle<size_t> windows({0, 0, 1, 63, 64, 65, 1000, 4096});
   Cycle<uint32_t> blocks({16, 32, 64, 128});
   Cycle<size_t> tokens({1, 1, 2, 3, 6, 9, 17});
@@ -173,20 +192,56 @@ TEST_P(Attend, EveryFormEqualsTheDefinition) {
                .kv_heads = 1 + i % 2,
                .key_dim = dims.next(rng),
                .block_tokens = blocks.next(rng)};
-    c.shape.value_dim = i % 5 == 4 ? 48 : c.shape.key_dim;
+    c.shape.value_dim = value_dims.next(rng);
+    if (c.shape.value_dim == 0) c.shape.value_dim = c.shape.key_dim;
     c.window = windows.next(rng);
     c.tokens = std::min(tokens.next(rng), c.context);
     if (c.tokens * c.group > 40) c.tokens = 3 > c.context ? 1 : 3;
     c.softcap = caps.next(rng);
     c.later = i % 3 == 0 ? 0 : i % 3 * 5;
     c.q_scale = i % 4 == 1 ? 20.f : 1.f;
+    if (i % 3 == 1) c.alibi = some_slopes(c.group);
+    if (i % 4 >= 2) c.sinks = some_sinks(c.group);
     compare_with_scalar(c, 100 + i);
   }
 }
 
 TEST_P(Attend, EveryFormEqualsTheDefinitionAtALongContext) {
   Case c{.shape = {.codec = GetParam()}, .context = 8193, .tokens = 2, .group = 3};
+  c.alibi = some_slopes(3), c.sinks = some_sinks(3);
   compare_with_scalar(c, 3);
+}
+
+// Keys longer than values, up to the longest there are.
+TEST_P(Attend, EveryFormEqualsTheDefinitionOnWideHeads) {
+  for (const auto& [key, value] : {std::pair{192u, 128u}, {576u, 512u}, {128u, 512u}, {500u, 6u}}) {
+    Case c{.shape = {.codec = GetParam(), .key_dim = key, .value_dim = value, .block_tokens = 32},
+           .context = 140,
+           .tokens = 6,
+           .group = 3};
+    compare_with_scalar(c, 9);
+  }
+}
+
+// What adds nothing gives the bits of what is not there.
+TEST_P(Attend, AFlatSlopeAndASinkFarBelowChangeNothing) {
+  for (const Form& form : forms_of(GetParam())) {
+    Case c{.shape = {.codec = GetParam()}, .context = 1100, .tokens = 5, .group = 3};
+    std::mt19937 rng(12);
+    TestCache cache(c.shape, c.context, 2);
+    fill(cache, form, c.context, rng);
+    const std::vector<float> q = random_values(rng, c.tokens * c.group * c.shape.key_dim);
+    const std::vector<float> plain = attend(c, form.attend, cache, q, c.tokens);
+    c.alibi.assign(3, 0.f), c.sinks.assign(3, -1e30f);
+    expect_equal(attend(c, form.attend, cache, q, c.tokens), plain, c.text());
+  }
+}
+
+// A file may say anything: no sink makes an output that is not finite, and all forms agree on it.
+TEST_P(Attend, AnySinkLeavesTheOutputFinite) {
+  Case c{.shape = {.codec = GetParam(), .kv_heads = 1}, .context = 80, .tokens = 2, .group = 7};
+  c.sinks = {NAN, -NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e-40f};
+  compare_with_scalar(c, 4);
 }
 
 // A tile of many rows: borders of tiles, micro tiles and windows inside one call.
@@ -264,7 +319,7 @@ TEST_P(Attend, BlockSizeAndPlacementDoNotMatter) {
 // float64 attention of one row over decoded operands; q already rotated and quantized where the codec does
 // so.
 std::vector<double> reference_row(TestCache& cache, const Case& c, const AttentionKernels& codec,
-                                  const std::vector<double>& q, size_t position) {
+                                  const std::vector<double>& q, size_t position, size_t head) {
   const tensor::KvLayout& l = cache.layout();
   const size_t first = c.window == 0 || position + 1 < c.window ? 0 : position + 1 - c.window;
   std::vector<double> s, out(l.value_dim, 0.0);
@@ -274,12 +329,16 @@ std::vector<double> reference_row(TestCache& cache, const Case& c, const Attenti
     double dot = 0;
     for (size_t i = 0; i < l.key_dim; ++i) dot += q[i] * static_cast<double>(k[i]);
     dot /= std::sqrt(static_cast<double>(l.key_dim));
-    s.push_back(c.softcap != 0
-                    ? static_cast<double>(c.softcap) * std::tanh(dot / static_cast<double>(c.softcap))
-                    : dot);
+    const auto cap = static_cast<double>(c.softcap);
+    if (cap != 0) dot = cap * std::tanh(dot / cap);
+    if (!c.alibi.empty()) dot -= static_cast<double>(c.alibi[head]) * static_cast<double>(position - p);
+    s.push_back(dot);
   }
-  const double max = *std::max_element(s.begin(), s.end());
-  double sum = 0;
+  double max = *std::max_element(s.begin(), s.end()), sum = 0;
+  if (!c.sinks.empty()) {
+    max = std::max(max, static_cast<double>(c.sinks[head]));
+    sum = std::exp(static_cast<double>(c.sinks[head]) - max);
+  }
   for (size_t p = first; p <= position; ++p) {
     const double e = std::exp(s[p - first] - max);
     sum += e;
@@ -320,6 +379,21 @@ TEST_P(Attend, IsNearAFloat64Reference) {
        .group = 2,
        .softcap = 3.f},
       {.shape = {.codec = GetParam()}, .context = 1300, .tokens = 2, .group = 4, .q_scale = 4},
+      {.shape = {.codec = GetParam()}, .context = 700, .tokens = 2, .group = 8, .sinks = some_sinks(8)},
+      {.shape = {.codec = GetParam()}, .context = 1500, .tokens = 2, .group = 8, .alibi = some_slopes(8)},
+      {.shape = {.codec = GetParam(), .key_dim = 24, .value_dim = 40},
+       .context = 1100,
+       .tokens = 2,
+       .group = 4,
+       .window = 128,
+       .softcap = 5.f,
+       .alibi = some_slopes(4),
+       .sinks = some_sinks(4)},
+      {.shape = {.codec = GetParam(), .key_dim = 8, .value_dim = 8}, .context = 300, .tokens = 2, .group = 2},
+      {.shape = {.codec = GetParam(), .key_dim = 12, .value_dim = 10}, .context = 300, .tokens = 2},
+      {.shape = {.codec = GetParam(), .key_dim = 40, .value_dim = 24}, .context = 300, .tokens = 2},
+      {.shape = {.codec = GetParam(), .key_dim = 192, .value_dim = 128}, .context = 200, .tokens = 2},
+      {.shape = {.codec = GetParam(), .key_dim = 576, .value_dim = 512}, .context = 200, .tokens = 2},
   };
   for (const Case& c : cases) {
     std::mt19937 rng(31);
@@ -333,7 +407,7 @@ TEST_P(Attend, IsNearAFloat64Reference) {
       const std::vector<double> x =
           query_as_used(GetParam(), q.data() + row * c.shape.key_dim, c.shape.key_dim);
       const std::vector<double> expected =
-          reference_row(cache, c, codec, x, c.context - c.tokens + row / c.group);
+          reference_row(cache, c, codec, x, c.context - c.tokens + row / c.group, row % c.group);
       for (size_t i = 0; i < expected.size(); ++i) {
         const double d = static_cast<double>(out[row * expected.size() + i]) - expected[i];
         error += d * d, norm += expected[i] * expected[i];

@@ -8,16 +8,19 @@
 // One row, with spans of 1,024 and groups of 64 positions, both by absolute position; what a row does not see
 // is skipped:
 //   int8  q8 = rne(rotate(q) * (127 / amax));  a = (amax / 127) * f32(score_scale * log2 e)
-//         s[j] = f32(sum q8 k8) * (sk[j] * a);  soft cap in base 2
+//         s[j] = f32(sum q8 k8) * (sk[j] * a);  soft cap in base 2;  ALiBi
 //         mg = max s;  e[j] = 2^(s[j] - mg);  lg = tree(e);  w[j] = e[j] * sv[j];  pm = max(w, 1e-30)
 //         p[j] = rne(w[j] * (32767 / pm));  Og[c] = f32(sum p v8) * ((pm / 32767) * cg)
-//   f32, bf16: q as it is;  s[j] = (fma chain over c of q k) * f32(score_scale * log2 e)
+//   f32, bf16: q as it is;  s[j] = (fma chain over c of q k) * f32(score_scale * log2 e);  soft cap;  ALiBi
 //         Og[c] = (fma chain over j of e[j] v[j][c]) * cg
+//   ALiBi, where the row has a slope:  s[j] = fma(f32(slope * log2 e), f32(j - p), s[j])
 //   group into span:  m' = max(m, mg);  cr = 2^(m - m');  cg = 2^(mg - m');  l = fma(l, cr, lg * cg)
 //                     O[c] = fma(O[c], cr, Og[c])
 //   span into row, ascending, the first one seen copied:
 //                     mt' = max(mt, m);  ca = 2^(mt - mt');  cb = 2^(m - mt');  lt = fma(lt, ca, l * cb)
 //                     Ot[c] = fma(Ot[c], ca, O[c] * cb)
+//   sink, where the row has one: merged last, as a span with m = f32(sink * log2 e), l = 1 and no O:
+//                     Ot[c] = Ot[c] * ca;  a NaN counts as a score far below all others
 //   at the end        out = Ot * (1 / lt)
 //
 // VALUE RANGES: q8, k8, v8 in [-127, 127]; p in [0, 32767]; a group's sum of p v8 is below 2^28.

@@ -17,7 +17,7 @@ using tensor::KvCodec;
 using tensor::KvLayout;
 
 constexpr KvCodec kCodecs[] = {KvCodec::kF32, KvCodec::kBf16, KvCodec::kInt8};
-constexpr uint32_t kDims[] = {8, 12, 16, 24, 32, 64, 80, 96, 128, 256};
+constexpr uint32_t kDims[] = {8, 10, 12, 16, 24, 32, 40, 64, 80, 96, 128, 192, 256, 576};
 
 std::vector<Form> forms_of(KvCodec codec) {
   std::vector<Form> list;

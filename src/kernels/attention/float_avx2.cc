@@ -97,7 +97,7 @@ TALLY_INLINE void softmax(const Tile& tile, Micro& m) {
     unrolled<8>([&](auto i) __attribute__((always_inline)) {
       s[i] = _mm256_mul_ps(_mm256_load_ps(m.s[t] + 8 * i), scale);
     });
-    finish_scores<Masked>(m, t, s, tile.cap);
+    finish_scores<Masked>(tile, m, t, s);
   }
   for (int t = 0; t < T; ++t) {
     __m256 e[8];

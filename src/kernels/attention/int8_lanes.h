@@ -84,7 +84,7 @@ TALLY_INLINE void weigh_rows(const Tile& tile, const GroupView& g, size_t row, M
       const __m256 sk = _mm256_loadu_ps(g.key_scale[i / 2] + 8 * (i % 2));
       s[i] = _mm256_mul_ps(_mm256_cvtepi32_ps(dots), _mm256_mul_ps(sk, scale));
     });
-    finish_scores<Masked>(m, t, s, tile.cap);
+    finish_scores<Masked>(tile, m, t, s);
   }
   for (int t = 0; t < T; ++t) {
     __m256 e[8];

@@ -78,6 +78,8 @@ struct alignas(64) Micro {
   float keep[kMicroRows];  // cr
   float add[kMicroRows];   // cg
   Visible seen[kMicroRows];
+  float slope[kMicroRows];       // of ALiBi, to base 2; set, like `distance`, only if there is one
+  int32_t distance[kMicroRows];  // first position of the group - position of the row
 };
 
 // Notes what T rows see of a group; true if each sees all of it.
@@ -88,14 +90,31 @@ TALLY_INLINE bool see_group(const Tile& tile, const GroupView& g, size_t row, Mi
     m.seen[t] = visible_in(tile, row + static_cast<size_t>(t), g.position);
     full = full && m.seen[t].begin == 0 && m.seen[t].end == static_cast<int>(kGroupTokens);
   }
+  if (tile.args->alibi != nullptr)
+    for (int t = 0; t < T; ++t) {
+      const size_t at = row + static_cast<size_t>(t);
+      m.slope[t] = alibi_slope(tile.args->alibi[at % tile.args->group]);
+      m.distance[t] = static_cast<int32_t>(g.position) - static_cast<int32_t>(tile.row_position(at));
+    }
   return full;
 }
 
-// Caps and masks the 64 scores of a row, stores them and their max.
+// Adds slope * distance to 64 scores.
+TALLY_INLINE void add_distances(const Micro& m, int t, __m256* s) {
+  const __m256 slope = _mm256_set1_ps(m.slope[t]);
+  unrolled<8>([&](auto i) __attribute__((always_inline)) {
+    const __m256i at =
+        _mm256_add_epi32(_mm256_set1_epi32(m.distance[t] + 8 * i), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    s[i] = _mm256_fmadd_ps(slope, _mm256_cvtepi32_ps(at), s[i]);
+  });
+}
+
+// Caps, biases by distance and masks the 64 scores of a row, stores them and their max.
 template <bool Masked>
-TALLY_INLINE void finish_scores(Micro& m, int t, __m256* s, const Softcap& cap) {
-  if (cap.limit != 0)
-    unrolled<8>([&](auto i) __attribute__((always_inline)) { s[i] = softcap_lanes(s[i], cap); });
+TALLY_INLINE void finish_scores(const Tile& tile, Micro& m, int t, __m256* s) {
+  if (tile.cap.limit != 0)
+    unrolled<8>([&](auto i) __attribute__((always_inline)) { s[i] = softcap_lanes(s[i], tile.cap); });
+  if (tile.args->alibi != nullptr) add_distances(m, t, s);
   if constexpr (Masked)
     unrolled<8>([&](auto i) __attribute__((always_inline)) {
       s[i] = _mm256_blendv_ps(_mm256_set1_ps(kNoScore), s[i], visible_lanes(m.seen[t], i));

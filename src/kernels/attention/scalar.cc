@@ -15,6 +15,10 @@ struct Query {
   const int8_t* quants = nullptr;  // [key_columns], int8
   float scale = 0;                 // of a dot product, to base-2 scores; times the key's scale for int8
   Softcap cap;
+  size_t position = 0;
+  float slope = 0;  // of ALiBi, to base 2, if `distance_counts`
+  bool distance_counts = false;
+  const float* sink = nullptr;  // nullptr: none
 };
 
 // What the visible positions [first, end) of one group say: exponents, their sum, and how they weigh V.
@@ -88,6 +92,7 @@ Group score_group(const KvSequence& kv, size_t head, const Query& q, size_t firs
   for (size_t j = first; j < end; ++j) {
     float x = Codec::score(kv, j, head, q);
     if (q.cap.limit != 0) x = apply_softcap(x, q.cap);
+    if (q.distance_counts) x = __builtin_fmaf(q.slope, distance(j, q.position), x);
     s[j - origin] = x;
     g.max = x > g.max ? x : g.max;
   }
@@ -135,10 +140,9 @@ struct State {
 
 // span_out, total_out [value_dim]: working memory.
 template <class Codec>
-void attend_row(const AttendArgs& args, const Query& q, size_t position, float* span_out, float* total_out,
-                float* out) {
-  const size_t dim = args.kv.layout->value_dim, head = args.kv_head, end = position + 1;
-  const size_t first = first_visible(position, args.window);
+void attend_row(const AttendArgs& args, const Query& q, float* span_out, float* total_out, float* out) {
+  const size_t dim = args.kv.layout->value_dim, head = args.kv_head, end = q.position + 1;
+  const size_t first = first_visible(q.position, args.window);
   State total{.max = 0, .sum = 0, .out = total_out};
   for (size_t at = first; at < end;) {
     const size_t span_end = (at / kSpanTokens + 1) * kSpanTokens;
@@ -168,6 +172,10 @@ void attend_row(const AttendArgs& args, const Query& q, size_t position, float* 
       total.max = max;
       for (size_t c = 0; c < dim; ++c) total.out[c] = __builtin_fmaf(total.out[c], ca, span.out[c] * cb);
     }
+  }
+  if (q.sink != nullptr) {
+    const float keep = join_sink(*q.sink, &total.max, &total.sum);
+    for (size_t c = 0; c < dim; ++c) total.out[c] = total.out[c] * keep;
   }
   const float inverse = 1.f / total.sum;
   for (size_t c = 0; c < dim; ++c) out[c] = total.out[c] * inverse;
@@ -213,7 +221,10 @@ void attend(const AttendArgs& args) {
     }
     for (size_t g = 0; g < args.group; ++g) {
       make_query<Codec>(args, token_q + g * l.key_dim, values, quants, q);
-      attend_row<Codec>(args, q, args.position + i, span_out, total_out, token_out + g * l.value_dim);
+      q.position = args.position + i;
+      if (args.alibi != nullptr) q.distance_counts = true, q.slope = alibi_slope(args.alibi[g]);
+      if (args.sinks != nullptr) q.sink = args.sinks + g;
+      attend_row<Codec>(args, q, span_out, total_out, token_out + g * l.value_dim);
     }
   }
 }

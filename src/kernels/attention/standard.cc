@@ -24,6 +24,11 @@ struct Context {
   float *keys, *values, *scores, *query;
 };
 
+// What a row adds to its scores.
+struct RowBias {
+  const float *slope, *sink;  // nullptr: none
+};
+
 Context carve(const tensor::KvLayout& l, size_t context, std::byte* scratch) {
   Context c{};
   c.keys = reinterpret_cast<float*>(scratch);
@@ -33,15 +38,18 @@ Context carve(const tensor::KvLayout& l, size_t context, std::byte* scratch) {
   return c;
 }
 
-void standard_row(const AttendArgs& args, const Context& ctx, size_t origin, size_t position, float* out) {
+void standard_row(const AttendArgs& args, const Context& ctx, size_t origin, size_t position, RowBias bias,
+                  float* out) {
   const tensor::KvLayout& l = *args.kv.layout;
   const float base2 = base2_scale(args.score_scale);
   const Softcap cap = make_softcap(args.softcap);
   const size_t begin = first_visible(position, args.window) - origin, end = position + 1 - origin;
+  const float slope = bias.slope == nullptr ? 0.f : alibi_slope(*bias.slope);
   float max = kNoScore, sum = 0;
   for (size_t j = begin; j < end; ++j) {
     float s = dot(ctx.query, ctx.keys + j * l.key_dim, l.key_dim) * base2;
     if (cap.limit != 0) s = apply_softcap(s, cap);
+    if (bias.slope != nullptr) s = __builtin_fmaf(slope, distance(j, end - 1), s);
     ctx.scores[j] = s;
     max = s > max ? s : max;
   }
@@ -49,9 +57,10 @@ void standard_row(const AttendArgs& args, const Context& ctx, size_t origin, siz
     ctx.scores[j] = exp2_nonpositive(ctx.scores[j] - max);
     sum += ctx.scores[j];
   }
+  const float keep = bias.sink == nullptr ? 1.f : join_sink(*bias.sink, &max, &sum);
   for (size_t c = 0; c < l.value_dim; ++c) out[c] = 0;
   for (size_t j = begin; j < end; ++j) {
-    const float p = ctx.scores[j] / sum;
+    const float p = ctx.scores[j] * keep / sum;
     const float* v = ctx.values + j * l.value_dim;
     for (size_t c = 0; c < l.value_dim; ++c) out[c] += p * v[c];
   }
@@ -84,7 +93,9 @@ void attend_standard(const AttendArgs& args, const AttentionKernels& codec) {
       for (size_t c = 0; c < l.key_dim; ++c) ctx.query[c] = q[g * l.key_dim + c];
       if (codec.codec == tensor::KvCodec::kInt8)
         attention::rotate(ctx.query, l.key_dim);  // its keys are rotated
-      attention::standard_row(args, ctx, origin, args.position + i, out + g * l.value_dim);
+      const attention::RowBias bias = {.slope = args.alibi == nullptr ? nullptr : args.alibi + g,
+                                       .sink = args.sinks == nullptr ? nullptr : args.sinks + g};
+      attention::standard_row(args, ctx, origin, args.position + i, bias, out + g * l.value_dim);
     }
   }
 }

@@ -14,12 +14,15 @@ using tensor::KvCodec;
 struct Shape {
   size_t context, tokens, group, window;
   float softcap;
+  bool biased;  // with ALiBi and sinks
 };
 
 TEST(AttendStandard, AgreesWithTheFusedForm) {
   set_float_mode();
-  const Shape shapes[] = {
-      {1, 1, 1, 0, 0}, {70, 70, 3, 0, 0}, {1300, 4, 2, 0, 0}, {1300, 5, 4, 65, 0}, {400, 3, 2, 0, 5.f}};
+  const Shape shapes[] = {{1, 1, 1, 0, 0, false},     {70, 70, 3, 0, 0, false},   {1300, 4, 2, 0, 0, false},
+                          {1300, 5, 4, 65, 0, false}, {400, 3, 2, 0, 5.f, false}, {700, 4, 4, 0, 0, true},
+                          {1300, 3, 3, 65, 5.f, true}};
+  const float slopes[] = {0.5f, 0.0625f, 0.f, 0.004f}, sinks[] = {-3.f, 2.f, 30.f, 0.f};
   for (const tensor::KvCodecInfo& info : tensor::kKvCodecs)
     for (const Shape& s : shapes) {
       TestCache cache({.codec = info.codec, .key_dim = 80, .value_dim = 64, .block_tokens = 32},
@@ -38,6 +41,7 @@ TEST(AttendStandard, AgreesWithTheFusedForm) {
       a.kv = cache.sequence(), a.kv_head = 1, a.group = s.group, a.q = q.data(), a.q_stride = s.group * 80;
       a.tokens = s.tokens, a.position = s.context - s.tokens, a.window = s.window;
       a.score_scale = 1.f / std::sqrt(80.f), a.softcap = s.softcap, a.out_stride = s.group * 64;
+      if (s.biased) a.alibi = slopes, a.sinks = sinks;
       TestScratch scratch(std::max(attend_scratch_bytes(cache.layout(), s.group),
                                    attend_standard_scratch_bytes(cache.layout(), s.context)));
       a.scratch = scratch.data();

@@ -150,8 +150,13 @@ inline void finish_row(const Tile& tile, size_t row) {
     for (size_t c = 0; c < dim; ++c) out[c] = 0;
     return;
   }
-  const float inverse = 1.f / tile.memory.total_sum[row];
-  const float* total = tile.memory.total_out + row * tile.layout->value_columns;
+  float* total = tile.memory.total_out + row * tile.layout->value_columns;
+  float sum = tile.memory.total_sum[row];
+  if (tile.args->sinks != nullptr) {
+    const float keep = join_sink(tile.args->sinks[head], &tile.memory.total_max[row], &sum);
+    for (size_t c = 0; c < dim; ++c) total[c] = total[c] * keep;
+  }
+  const float inverse = 1.f / sum;
   for (size_t c = 0; c < dim; ++c) out[c] = total[c] * inverse;
 }
 

@@ -1,4 +1,5 @@
 #include "kernels/bf16/bf16.h"
+#include "kernels/encode/encode.h"
 #include "tensor/blocks.h"
 
 #include <cstring>
@@ -46,6 +47,7 @@ LinearFamily bf16_family() {
            .pack = pack,
            .unpack_row = unpack_row,
            .dequantize = dequantize,
+           .encode = encode_bf16,
            .run = nullptr,
            .isa = Isa::kScalar},
           kVariants};

@@ -1,3 +1,4 @@
+#include "kernels/encode/encode.h"
 #include "kernels/f16/f16.h"
 #include "tensor/blocks.h"
 
@@ -45,6 +46,7 @@ LinearFamily f16_family() {
            .pack = pack,
            .unpack_row = unpack_row,
            .dequantize = dequantize,
+           .encode = encode_f16,
            .run = nullptr,
            .isa = Isa::kScalar},
           kVariants};

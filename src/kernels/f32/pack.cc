@@ -1,3 +1,4 @@
+#include "kernels/encode/encode.h"
 #include "kernels/f32/f32.h"
 
 #include <cstring>
@@ -38,6 +39,7 @@ LinearFamily f32_family() {
            .pack = pack,
            .unpack_row = unpack_row,
            .dequantize = dequantize,
+           .encode = encode_f32,
            .run = nullptr,
            .isa = Isa::kScalar},
           kVariants};

@@ -1,3 +1,4 @@
+#include "kernels/encode/encode.h"
 #include "kernels/q4_0/codes.h"
 
 namespace tally::kernels {
@@ -45,6 +46,7 @@ LinearFamily q4_0_family() {
            .pack = pack,
            .unpack_row = unpack_row,
            .dequantize = dequantize,
+           .encode = encode_q4_0,
            .run = nullptr,
            .isa = Isa::kScalar},
           kVariants};

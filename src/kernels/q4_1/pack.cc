@@ -1,3 +1,4 @@
+#include "kernels/encode/encode.h"
 #include "kernels/q4_1/codes.h"
 
 namespace tally::kernels {
@@ -46,6 +47,7 @@ LinearFamily q4_1_family() {
            .pack = pack,
            .unpack_row = unpack_row,
            .dequantize = dequantize,
+           .encode = encode_q4_1,
            .run = nullptr,
            .isa = Isa::kScalar},
           kVariants};

@@ -1,5 +1,6 @@
 // Q4_K: from the file's blocks to packed units and back, and the family's row of the table.
 
+#include "kernels/encode/encode.h"
 #include "kernels/linear.h"
 #include "kernels/q4k/codes.h"
 #include "kernels/q4k/super_block.h"
@@ -24,6 +25,7 @@ LinearFamily q4k_family() {
   format.pack = super_pack<Q4KFormat>;
   format.unpack_row = super_unpack_row<Q4KFormat>;
   format.dequantize = super_dequantize<Q4KFormat>;
+  format.encode = encode_q4k;
   return {format, kVariants};
 }
 

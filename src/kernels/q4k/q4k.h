@@ -28,8 +28,4 @@ void q4k_avx512vnni(const LinearArgs& args);
 void q4k_avx2(const LinearArgs& args);
 void q4k_scalar(const LinearArgs& args);
 
-namespace emulated {
-void q4k_avx512vnni(const LinearArgs& args);
-}
-
 }  // namespace tally::kernels

@@ -2,12 +2,13 @@
 // What the K-quants share outside their fast kernels: the walk over units when packing and unpacking, and the
 // scalar definition. A Format (codes.h of each family) says how one row of one 256-block is read from the
 // file, put into a packed unit and read back:
-//   Unit                                           the byte offsets
-//   Block                                          the block of the file
-//   Row                                            one row of one block, decoded: codes, scales and f32
-//   factors Row read(const Block&) void put(const Row&, size_t r, uint8_t* unit)  r in 0..15 Row get(const
-//   uint8_t* unit, size_t r) float value(const Row&, size_t i)              element i of the block float
-//   accumulate(const Row&, const Int256Block&, size_t token, float acc)   one block of Law 1's chain
+//   Unit, Block                                    the byte offsets; the block of the file
+//   Row                                            one row of a block, decoded: codes, scales, f16 factors
+//   Row read(const Block&)
+//   void put(const Row&, size_t r, uint8_t* unit)  r in 0..15
+//   Row get(const uint8_t* unit, size_t r)
+//   float value(const Row&, size_t i)              element i of the block
+//   float accumulate(const Row&, const Int256Block&, size_t token, float acc)   one block of Law 1's chain
 //
 // Baseline objects only: the functions of a Format are inline and may become weak symbols.
 

@@ -1,12 +1,9 @@
-// Q4_K, Q5_K and Q6_K: the file's values, the packed layout, and every variant against the scalar definition,
-// bit for bit.
+// The formats with blocks of 256: the file's values, the packed layout, and every variant against the scalar
+// definition, bit for bit.
 
 #include "kernels/q4k/super_block.h"
 
 #include "kernels/linear.h"
-#include "kernels/q4k/q4k.h"
-#include "kernels/q5k/q5k.h"
-#include "kernels/q6k/q6k.h"
 #include "tensor/blocks.h"
 
 #include <gtest/gtest.h>
@@ -18,47 +15,76 @@
 #include <vector>
 
 namespace tally::kernels {
+
+// The emulated copies of the AVX-512 symbols (variants.h).
+namespace emulated {
+#define TALLY_FAMILY(type)
+#define TALLY_VARIANT(isa, symbol) TALLY_DECLARE_##isa(symbol)
+#define TALLY_DECLARE_kScalar(symbol)
+#define TALLY_DECLARE_kAvx2(symbol)
+#define TALLY_DECLARE_kAvx512Vnni(symbol) void symbol(const LinearArgs&);
+#include "kernels/linear_variants_int256.inc"
+#undef TALLY_FAMILY
+#undef TALLY_VARIANT
+}  // namespace emulated
+
 namespace {
 
-// The AVX-512 rows of a list once more, emulated, so that they are compared on every host.
-#define TALLY_EMULATED_kAvx512Vnni(symbol) {Isa::kScalar, "emulated " #symbol, emulated::symbol},
-#define TALLY_EMULATED_kAvx2(symbol)
-#define TALLY_EMULATED_kScalar(symbol)
+using tensor::DType;
+
+// The AVX-512 rows once more, emulated, so that they are compared on every host.
+struct EmulatedRow {
+  DType family;  // of the rows that follow, if `variant` has no entry
+  LinearVariant variant;
+};
+constexpr EmulatedRow kEmulated[] = {
+#define TALLY_FAMILY(type) {DType::type, {Isa::kScalar, "", nullptr}},
 #define TALLY_VARIANT(isa, symbol) TALLY_EMULATED_##isa(symbol)
-constexpr LinearVariant kEmulatedQ4K[] = {
-#include "kernels/q4k/variants.inc"
-};
-constexpr LinearVariant kEmulatedQ5K[] = {
-#include "kernels/q5k/variants.inc"
-};
-constexpr LinearVariant kEmulatedQ6K[] = {
-#include "kernels/q6k/variants.inc"
-};
+#define TALLY_EMULATED_kScalar(symbol)
+#define TALLY_EMULATED_kAvx2(symbol)
+#define TALLY_EMULATED_kAvx512Vnni(symbol) \
+  {DType::kF32, {Isa::kScalar, "emulated " #symbol, emulated::symbol}},
+#include "kernels/linear_variants_int256.inc"
+#undef TALLY_FAMILY
 #undef TALLY_VARIANT
+};
 
 struct Type {
   const char* name;
   LinearFamily family;
-  std::span<const LinearVariant> emulated;
   size_t block_bytes, unit_bytes;
   std::vector<size_t> halves;     // offsets of f16 fields in the file's block
   size_t scale_begin, scale_end;  // of the sub-block scales there
+  // Bytes of them that make the scales largest in magnitude, largest with the other sign, and zero;
+  // `zero_high` for the bytes from high_begin to high_end, which hold the upper bits of scales that are
+  // stored plus 32.
+  uint8_t largest, smallest, zero_high;
+  size_t high_begin, high_end;
   size_t d_offset, scale_offset;  // in the packed unit
   size_t sub_block;
 };
 
 std::vector<Type> types() {
   return {
-      {"q4_k", q4k_family(), kEmulatedQ4K, 144, 2496, {0, 2}, 4, 16, 2048, 2112, 256},
-      {"q5_k", q5k_family(), kEmulatedQ5K, 176, 3008, {0, 2}, 4, 16, 2560, 2624, 320},
-      {"q6_k", q6k_family(), kEmulatedQ6K, 210, 3360, {208}, 192, 208, 3072, 3104, 384},
+      {"q2_k", q2k_family(), 84, 1344, {80, 82}, 0, 16, 0xFF, 0xFF, 0, 0, 0, 1024, 1088, 128},
+      {"q3_k", q3k_family(), 110, 1824, {108}, 96, 108, 0, 0xFF, 0xAA, 104, 108, 1536, 1568, 192},
+      {"q4_k", q4k_family(), 144, 2496, {0, 2}, 4, 16, 0xFF, 0xFF, 0, 0, 0, 2048, 2112, 256},
+      {"q5_k", q5k_family(), 176, 3008, {0, 2}, 4, 16, 0xFF, 0xFF, 0, 0, 0, 2560, 2624, 320},
+      {"q6_k", q6k_family(), 210, 3360, {208}, 192, 208, 0x80, 0x7F, 0, 0, 0, 3072, 3104, 384},
+      {"iq4_xs", iq4_xs_family(), 136, 2208, {0}, 2, 8, 0, 0xFF, 0xAA, 2, 4, 2048, 2080, 256},
   };
 }
 
 // What this host can run of a type, the definition left out.
 std::vector<LinearVariant> runnable(const Type& type) {
   std::vector<LinearVariant> list;
-  if (host_has(Isa::kAvx2)) list.assign(type.emulated.begin(), type.emulated.end());
+  bool mine = false;
+  for (const EmulatedRow& row : kEmulated) {
+    if (row.variant.entry == nullptr)
+      mine = row.family == type.family.format.type;
+    else if (mine && host_has(Isa::kAvx2))
+      list.push_back(row.variant);
+  }
   for (const LinearVariant& v : type.family.variants)
     if (v.isa != Isa::kScalar && host_has(v.isa)) list.push_back(v);
   return list;
@@ -81,10 +107,10 @@ std::vector<std::byte> file_rows(const Type& type, size_t rows, size_t k, Kind k
     b = kind == Kind::kLargest ? std::byte{255} : static_cast<std::byte>(rng() & 255u);
   for (size_t at = 0; at < data.size(); at += type.block_bytes) {
     for (size_t i = type.scale_begin; i < type.scale_end; ++i) {
-      const bool is_signed = type.scale_begin == 192;
-      if (kind == Kind::kZeroScales) data[at + i] = std::byte{0};
-      if (kind == Kind::kLargest && is_signed) data[at + i] = std::byte{0x80};
-      if (kind == Kind::kSmallest) data[at + i] = std::byte{is_signed ? uint8_t{0x7F} : uint8_t{0xFF}};
+      const bool high = i >= type.high_begin && i < type.high_end;
+      if (kind == Kind::kZeroScales) data[at + i] = std::byte{high ? type.zero_high : uint8_t{0}};
+      if (kind == Kind::kLargest) data[at + i] = std::byte{type.largest};
+      if (kind == Kind::kSmallest) data[at + i] = std::byte{type.smallest};
     }
     for (const size_t i : type.halves) {
       const uint16_t bits =
@@ -206,6 +232,11 @@ void compare_variants(const Type& type, const Case& c, Kind kind) {
 int code_at(const Type& type, const std::byte* unit, size_t r, size_t k) {
   const size_t in = k % 32, j = in % 16 / 4, i = in % 4;
   const std::byte* sub = unit + type.sub_block * (k / 32);
+  if (type.sub_block < 256) {
+    const int two = (std::to_integer<int>(sub[64 * (in / 16) + 4 * r + i]) >> (2 * j)) & 3;
+    if (type.sub_block == 128) return two;
+    return two | (((std::to_integer<int>(sub[128 + 4 * r + i]) >> (in / 4)) & 1) << 2);
+  }
   const bool upper = in >= 16;
   const int nibble = (std::to_integer<int>(sub[64 * j + 4 * r + i]) >> (upper ? 4 : 0)) & 15;
   if (type.sub_block == 256) return nibble;
@@ -227,12 +258,20 @@ uint16_t u16_at(const std::byte* p) {
 float value_at(const Type& type, const std::byte* unit, size_t r, size_t k) {
   const int code = code_at(type, unit, r, k);
   const float d = tensor::f16_to_f32(u16_at(unit + type.d_offset + 2 * r));
-  if (type.sub_block == 384) {
-    const auto scale = static_cast<int8_t>(unit[type.scale_offset + 16 * (k / 16) + r]);
-    return d * scale * static_cast<float>(code - 32);
-  }
+  const auto signed_scale = [&](size_t elements) {
+    return static_cast<float>(static_cast<int8_t>(unit[type.scale_offset + 16 * (k / elements) + r]));
+  };
+  if (type.family.format.type == DType::kIQ4_XS)
+    return d * signed_scale(32) * static_cast<float>(tensor::kIq4Values[code]);
+  if (type.halves.size() == 1)
+    return d * signed_scale(16) * static_cast<float>(code - (type.sub_block == 384 ? 32 : 4));
   const size_t b = k / 32;
   const float dmin = tensor::f16_to_f32(u16_at(unit + type.d_offset + 32 + 2 * r));
+  if (type.sub_block == 128) {
+    const int both = std::to_integer<int>(unit[type.scale_offset + 16 * (k / 16) + r]);
+    return d * static_cast<float>(both & 15) * static_cast<float>(code) -
+           dmin * static_cast<float>(both >> 4);
+  }
   const int scale = std::to_integer<int>(unit[type.scale_offset + 16 * b + r]);
   const int min = u16_at(unit + type.scale_offset + 128 + 64 * (b / 2) + 4 * r + 2 * (b % 2));
   return d * static_cast<float>(scale) * static_cast<float>(code) - dmin * static_cast<float>(min);

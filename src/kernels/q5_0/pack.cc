@@ -1,3 +1,4 @@
+#include "kernels/encode/encode.h"
 #include "kernels/q5_0/q5_0.h"
 #include "kernels/q8_0/codes.h"
 
@@ -49,6 +50,7 @@ LinearFamily q5_0_family() {
            .pack = pack,
            .unpack_row = unpack_row,
            .dequantize = dequantize,
+           .encode = encode_q5_0,
            .run = nullptr,
            .isa = Isa::kScalar},
           kVariants};

@@ -1,3 +1,4 @@
+#include "kernels/encode/encode.h"
 #include "kernels/q5_1/codes.h"
 
 namespace tally::kernels {
@@ -53,6 +54,7 @@ LinearFamily q5_1_family() {
            .pack = pack,
            .unpack_row = unpack_row,
            .dequantize = dequantize,
+           .encode = encode_q5_1,
            .run = nullptr,
            .isa = Isa::kScalar},
           kVariants};

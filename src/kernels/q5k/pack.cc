@@ -1,5 +1,6 @@
 // Q5_K: from the file's blocks to packed units and back, and the family's row of the table.
 
+#include "kernels/encode/encode.h"
 #include "kernels/linear.h"
 #include "kernels/q4k/super_block.h"
 #include "kernels/q5k/codes.h"
@@ -24,6 +25,7 @@ LinearFamily q5k_family() {
   format.pack = super_pack<Q5KFormat>;
   format.unpack_row = super_unpack_row<Q5KFormat>;
   format.dequantize = super_dequantize<Q5KFormat>;
+  format.encode = encode_q5k;
   return {format, kVariants};
 }
 

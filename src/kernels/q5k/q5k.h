@@ -24,8 +24,4 @@ void q5k_avx512vnni(const LinearArgs& args);
 void q5k_avx2(const LinearArgs& args);
 void q5k_scalar(const LinearArgs& args);
 
-namespace emulated {
-void q5k_avx512vnni(const LinearArgs& args);
-}
-
 }  // namespace tally::kernels

@@ -1,5 +1,6 @@
 // Q6_K: from the file's blocks to packed units and back, and the family's row of the table.
 
+#include "kernels/encode/encode.h"
 #include "kernels/linear.h"
 #include "kernels/q4k/super_block.h"
 #include "kernels/q6k/codes.h"
@@ -24,6 +25,7 @@ LinearFamily q6k_family() {
   format.pack = super_pack<Q6KFormat>;
   format.unpack_row = super_unpack_row<Q6KFormat>;
   format.dequantize = super_dequantize<Q6KFormat>;
+  format.encode = encode_q6k;
   return {format, kVariants};
 }
 

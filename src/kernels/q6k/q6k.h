@@ -30,8 +30,4 @@ void q6k_avx512vnni(const LinearArgs& args);
 void q6k_avx2(const LinearArgs& args);
 void q6k_scalar(const LinearArgs& args);
 
-namespace emulated {
-void q6k_avx512vnni(const LinearArgs& args);
-}
-
 }  // namespace tally::kernels

@@ -1,3 +1,4 @@
+#include "kernels/encode/encode.h"
 #include "kernels/q8_0/codes.h"
 
 namespace tally::kernels {
@@ -43,6 +44,7 @@ LinearFamily q8_0_family() {
            .pack = pack,
            .unpack_row = unpack_row,
            .dequantize = dequantize,
+           .encode = encode_q8_0,
            .run = nullptr,
            .isa = Isa::kScalar},
           kVariants};

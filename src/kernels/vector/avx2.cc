@@ -1,6 +1,6 @@
 // The vector kernels on 8 lanes, step for step as scalar.cc and polynomials.h write them. The 16 partial sums
 // are two registers. A last incomplete vector is moved with masks: lanes past the end read as 0, which leaves
-// a partial sum as it is (a sum of squares is never -0), and are not written.
+// a partial sum as it is (one that starts at +0 is never -0), and are not written.
 
 #include "kernels/vector/polynomials.h"
 #include "kernels/vector/vector.h"
@@ -55,13 +55,43 @@ inline __m256 tanh_8(__m256 x) {
   return _mm256_or_ps(_mm256_blendv_ps(big, small, is_small), sign);
 }
 
-inline __m256 silu_8(__m256 x) {
-  return _mm256_div_ps(x, _mm256_add_ps(all(1.0f), exp_8(_mm256_xor_ps(x, all(-0.0f)))));
+inline __m256 negated(__m256 x) { return _mm256_xor_ps(x, all(-0.0f)); }
+
+inline __m256 sigmoid_8(__m256 x) {
+  return _mm256_div_ps(all(1.0f), _mm256_add_ps(all(1.0f), exp_8(negated(x))));
 }
+
+inline __m256 silu_8(__m256 x) { return _mm256_div_ps(x, _mm256_add_ps(all(1.0f), exp_8(negated(x)))); }
 
 inline __m256 gelu_8(__m256 x) {
   const __m256 factor = _mm256_fmadd_ps(_mm256_mul_ps(x, x), all(kGelu1), all(kGelu0));
   return _mm256_div_ps(x, _mm256_add_ps(all(1.0f), exp_8(_mm256_mul_ps(x, factor))));
+}
+
+inline __m256 gelu_erf_8(__m256 x) {
+  const __m256 a = _mm256_andnot_ps(all(-0.0f), x);
+  const __m256 u = _mm256_div_ps(all(1.0f), _mm256_fmadd_ps(all(kTailSlope), a, all(1.0f)));
+  __m256 q = _mm256_fmadd_ps(all(kTail7), u, all(kTail6));
+  q = _mm256_fmadd_ps(q, u, all(kTail5));
+  q = _mm256_fmadd_ps(q, u, all(kTail4));
+  q = _mm256_fmadd_ps(q, u, all(kTail3));
+  q = _mm256_fmadd_ps(q, u, all(kTail2));
+  q = _mm256_fmadd_ps(q, u, all(kTail1));
+  q = _mm256_fmadd_ps(q, u, all(kTail0));
+  const __m256 exponential = exp_8(_mm256_mul_ps(_mm256_mul_ps(a, a), all(-0.5f)));
+  const __m256 tail = _mm256_mul_ps(exponential, _mm256_mul_ps(q, u));
+  const __m256 negative = _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_LT_OQ);
+  return _mm256_mul_ps(x, _mm256_blendv_ps(_mm256_sub_ps(all(1.0f), tail), tail, negative));
+}
+
+inline __m256 relu2_8(__m256 x) {
+  const __m256 positive = _mm256_max_ps(_mm256_setzero_ps(), x);
+  return _mm256_mul_ps(positive, positive);
+}
+
+// The second operand wins where one is NaN: x stays.
+inline __m256 within(__m256 x, __m256 limit) {
+  return _mm256_max_ps(negated(limit), _mm256_min_ps(limit, x));
 }
 
 // out[i] = f(x[i], y[i]) for all i < n.
@@ -72,27 +102,30 @@ inline __attribute__((always_inline)) void each(const float* x, const float* y, 
   if (i < n) store_first(out + i, n - i, f(load_first(x + i, n - i), load_first(y + i, n - i)));
 }
 
-void rms_norm(const float* x, const float* w, float eps, size_t n, float* y) {
+// Sum over i of f(part, x[i], lanes), f adding to the partial sums the lanes of x that exist.
+template <class F>
+inline __attribute__((always_inline)) float strided_sum(const float* x, size_t n, F f) {
+  const __m256 every = _mm256_castsi256_ps(_mm256_set1_epi32(-1));
   __m256 low = _mm256_setzero_ps(), high = _mm256_setzero_ps();
   size_t i = 0;
   for (; i + 16 <= n; i += 16) {
-    const __m256 a = _mm256_loadu_ps(x + i), b = _mm256_loadu_ps(x + i + 8);
-    low = _mm256_fmadd_ps(a, a, low);
-    high = _mm256_fmadd_ps(b, b, high);
+    low = f(low, _mm256_loadu_ps(x + i), every);
+    high = f(high, _mm256_loadu_ps(x + i + 8), every);
   }
   if (i < n) {
-    const size_t rest = n - i;
-    const __m256 a = load_first(x + i, rest < 8 ? rest : 8);
-    low = _mm256_fmadd_ps(a, a, low);
-    if (rest > 8) {
-      const __m256 b = load_first(x + i + 8, rest - 8);
-      high = _mm256_fmadd_ps(b, b, high);
-    }
+    const size_t rest = n - i, first = rest < 8 ? rest : 8;
+    low = f(low, load_first(x + i, first), _mm256_castsi256_ps(first_lanes(first)));
+    if (rest > 8) high = f(high, load_first(x + i + 8, rest - 8), _mm256_castsi256_ps(first_lanes(rest - 8)));
   }
   const __m256 eight = _mm256_add_ps(low, high);
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-  const float sum = _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+void rms_norm(const float* x, const float* w, float eps, size_t n, float* y) {
+  const float sum =
+      strided_sum(x, n, [](__m256 part, __m256 v, __m256) { return _mm256_fmadd_ps(v, v, part); });
   const float mean = sum / static_cast<float>(n);
   const __m256 inverse = all(1.0f / __builtin_sqrtf(mean + eps));
   each(x, w, n, y, [inverse](__m256 a, __m256 b) { return _mm256_mul_ps(_mm256_mul_ps(a, inverse), b); });
@@ -102,22 +135,62 @@ void add(const float* x, size_t n, float* y) {
   each(y, x, n, y, [](__m256 a, __m256 b) { return _mm256_add_ps(a, b); });
 }
 
+void add_scaled(float a, const float* x, size_t n, float* y) {
+  const __m256 factor = all(a);
+  each(y, x, n, y, [factor](__m256 v, __m256 u) { return _mm256_fmadd_ps(factor, u, v); });
+}
+
+void mul(const float* x, size_t n, float* y) {
+  each(y, x, n, y, [](__m256 a, __m256 b) { return _mm256_mul_ps(a, b); });
+}
+
+void layer_norm(const float* x, const float* w, const float* b, float eps, size_t n, float* y) {
+  const float sum = strided_sum(x, n, [](__m256 part, __m256 v, __m256) { return _mm256_add_ps(part, v); });
+  const __m256 mean = all(sum / static_cast<float>(n));
+  const float squares = strided_sum(x, n, [mean](__m256 part, __m256 v, __m256 lanes) {
+    const __m256 d = _mm256_and_ps(_mm256_sub_ps(v, mean), lanes);
+    return _mm256_fmadd_ps(d, d, part);
+  });
+  const __m256 inverse = all(1.0f / __builtin_sqrtf(squares / static_cast<float>(n) + eps));
+  each(x, x, n, y,
+       [mean, inverse](__m256 v, __m256) { return _mm256_mul_ps(_mm256_sub_ps(v, mean), inverse); });
+  if (w != nullptr) mul(w, n, y);
+  if (b != nullptr) add(b, n, y);
+}
+
 void scale(float a, size_t n, float* y) {
   const __m256 factor = all(a);
   each(y, y, n, y, [factor](__m256 v, __m256) { return _mm256_mul_ps(v, factor); });
 }
 
-void silu_mul(const float* gate, const float* up, size_t n, float* out) {
-  each(gate, up, n, out, [](__m256 g, __m256 u) { return _mm256_mul_ps(silu_8(g), u); });
-}
+void sigmoid_scale(float logit, size_t n, float* y) { scale(_mm256_cvtss_f32(sigmoid_8(all(logit))), n, y); }
 
-void gelu_mul(const float* gate, const float* up, size_t n, float* out) {
-  each(gate, up, n, out, [](__m256 g, __m256 u) { return _mm256_mul_ps(gelu_8(g), u); });
+void clamp(float limit, size_t n, float* y) {
+  const __m256 most = all(limit);
+  each(y, y, n, y, [most](__m256 v, __m256) { return within(v, most); });
 }
 
 void softcap(float cap, size_t n, float* y) {
   const __m256 c = all(cap);
   each(y, y, n, y, [c](__m256 v, __m256) { return _mm256_mul_ps(c, tanh_8(_mm256_div_ps(v, c))); });
+}
+
+template <__m256 (*Act)(__m256)>
+void activate(const float* x, const float* up, size_t n, float* out) {
+  if (up == nullptr)
+    each(x, x, n, out, [](__m256 v, __m256) { return Act(v); });
+  else
+    each(x, up, n, out, [](__m256 v, __m256 u) { return _mm256_mul_ps(Act(v), u); });
+}
+
+void swiglu_oai(const float* gate, const float* up, float alpha, float limit, size_t n, float* out) {
+  const __m256 most = all(limit), slope = all(alpha);
+  each(gate, up, n, out, [most, slope](__m256 g, __m256 u) {
+    g = _mm256_min_ps(most, g);
+    const __m256 exponential = exp_8(negated(_mm256_mul_ps(slope, g)));
+    const __m256 gated = _mm256_div_ps(g, _mm256_add_ps(all(1.0f), exponential));
+    return _mm256_mul_ps(gated, _mm256_add_ps(within(u, most), all(1.0f)));
+  });
 }
 
 // Four pairs (a, b) in neighbouring lanes. fmaddsub subtracts in even lanes: a cos - (b sin), a sin + (b
@@ -160,7 +233,22 @@ void rope_neox(const float* cos_sin, size_t pairs, float* head) {
 
 }  // namespace
 
-const VectorKernels kVectorAvx2 = {rms_norm, add,       scale,     silu_mul,  gelu_mul,
-                                   softcap,  rope_norm, rope_neox, Isa::kAvx2};
+const VectorKernels kVectorAvx2 = {.rms_norm = rms_norm,
+                                   .layer_norm = layer_norm,
+                                   .add = add,
+                                   .add_scaled = add_scaled,
+                                   .mul = mul,
+                                   .scale = scale,
+                                   .sigmoid_scale = sigmoid_scale,
+                                   .clamp = clamp,
+                                   .softcap = softcap,
+                                   .silu_mul = activate<silu_8>,
+                                   .gelu_mul = activate<gelu_8>,
+                                   .gelu_erf_mul = activate<gelu_erf_8>,
+                                   .relu2_mul = activate<relu2_8>,
+                                   .swiglu_oai = swiglu_oai,
+                                   .rope_norm = rope_norm,
+                                   .rope_neox = rope_neox,
+                                   .isa = Isa::kAvx2};
 
 }  // namespace tally::kernels

@@ -12,8 +12,9 @@
 // inf, tanh(+-inf) =
 // +-1. silu(inf) = gelu(inf) = inf; silu(-inf) = gelu(-inf) = NaN, as a non-finite gate must not be laundered
 // into a number. Accuracy in units of the last place, tested against double: exp 1.5, tanh 2.5, silu 3 where
-// exp(-x) is finite (x > -88.7; below it is -0, off by less than 3e-37). gelu: 2.5e-7 of
-// max(1, |x|) everywhere, and 1.2e-6 relative for x > -3.
+// exp(-x) is finite (x > -88.7; below it is -0, off by less than 3e-37). gelu (tanh form): 2.5e-7 of
+// max(1, |x|) everywhere, and 1.2e-6 relative for x > -3. gelu_erf: 1.5e-7 of max(1, |x|) everywhere,
+// and 6e-7 relative for x > -3. gelu_erf(inf) = inf, gelu_erf(-inf) = NaN.
 
 #include <bit>
 #include <cmath>
@@ -40,6 +41,13 @@ constexpr float kTanh0 = -0x1.555552p-2f, kTanh1 = 0x1.110e1cp-3f, kTanh2 = -0x1
 // gelu x = x / (1 + exp(x (kGelu0 + kGelu1 x^2))): the tanh form, as (1 + tanh u) / 2 = 1 / (1 + exp(-2u)).
 constexpr float kGelu0 = -0x1.988454p+0f;  // -2 sqrt(2 / pi)
 constexpr float kGelu1 = -0x1.2444f2p-4f;  // times 0.044715
+
+// The part of the normal distribution above a >= 0 is erfc(a / sqrt 2) / 2 = exp(-a^2 / 2) * W(a), and W is a
+// polynomial u (c0 + c1 u + .. + c7 u^7) of u = 1 / (1 + kTailSlope a), to 1.6e-8 relative for a < 7.
+constexpr float kTailSlope = 0x1.cccccc0p-3f;
+constexpr float kTail0 = 0x1.72421e0p-4f, kTail1 = 0x1.4b812a0p-4f, kTail2 = 0x1.1b54e60p-3f,
+                kTail3 = -0x1.a8031a0p-4f, kTail4 = 0x1.bc6c240p-2f, kTail5 = -0x1.b1303a0p-2f,
+                kTail6 = 0x1.7ff4160p-2f, kTail7 = -0x1.7929ee0p-4f;
 
 static inline float exp_f32(float x) {
   x = kExpHigh < x ? kExpHigh : x;
@@ -73,8 +81,25 @@ static inline float tanh_f32(float x) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(a < kTanhSmall ? small : big) | sign);
 }
 
+static inline float sigmoid_f32(float x) { return 1.0f / (1.0f + exp_f32(-x)); }
+
 static inline float silu_f32(float x) { return x / (1.0f + exp_f32(-x)); }
 
 static inline float gelu_f32(float x) { return x / (1.0f + exp_f32(x * std::fma(x * x, kGelu1, kGelu0))); }
+
+// x times the part of the normal distribution below x.
+static inline float gelu_erf_f32(float x) {
+  const float a = std::fabs(x);
+  const float u = 1.0f / std::fma(kTailSlope, a, 1.0f);
+  float q = std::fma(kTail7, u, kTail6);
+  q = std::fma(q, u, kTail5);
+  q = std::fma(q, u, kTail4);
+  q = std::fma(q, u, kTail3);
+  q = std::fma(q, u, kTail2);
+  q = std::fma(q, u, kTail1);
+  q = std::fma(q, u, kTail0);
+  const float tail = exp_f32((a * a) * -0.5f) * (q * u);
+  return x * (x < 0.0f ? tail : 1.0f - tail);
+}
 
 }  // namespace tally::kernels

@@ -7,35 +7,81 @@
 namespace tally::kernels {
 namespace {
 
-void rms_norm(const float* x, const float* w, float eps, size_t n, float* y) {
-  float part[16] = {};
-  for (size_t i = 0; i < n; ++i) part[i % 16] = std::fma(x[i], x[i], part[i % 16]);
+float tree_sum(float* part) {
   for (size_t step = 8; step > 0; step /= 2) {
     for (size_t i = 0; i < step; ++i) part[i] = part[i] + part[i + step];
   }
-  const float mean = part[0] / static_cast<float>(n);
+  return part[0];
+}
+
+void rms_norm(const float* x, const float* w, float eps, size_t n, float* y) {
+  float part[16] = {};
+  for (size_t i = 0; i < n; ++i) part[i % 16] = std::fma(x[i], x[i], part[i % 16]);
+  const float mean = tree_sum(part) / static_cast<float>(n);
   const float inverse = 1.0f / std::sqrt(mean + eps);
   for (size_t i = 0; i < n; ++i) y[i] = (x[i] * inverse) * w[i];
+}
+
+void layer_norm(const float* x, const float* w, const float* b, float eps, size_t n, float* y) {
+  float part[16] = {}, squares[16] = {};
+  for (size_t i = 0; i < n; ++i) part[i % 16] = part[i % 16] + x[i];
+  const float mean = tree_sum(part) / static_cast<float>(n);
+  for (size_t i = 0; i < n; ++i) {
+    const float d = x[i] - mean;
+    squares[i % 16] = std::fma(d, d, squares[i % 16]);
+  }
+  const float inverse = 1.0f / std::sqrt(tree_sum(squares) / static_cast<float>(n) + eps);
+  for (size_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * inverse;
+  for (size_t i = 0; w != nullptr && i < n; ++i) y[i] = y[i] * w[i];
+  for (size_t i = 0; b != nullptr && i < n; ++i) y[i] = y[i] + b[i];
 }
 
 void add(const float* x, size_t n, float* y) {
   for (size_t i = 0; i < n; ++i) y[i] = y[i] + x[i];
 }
 
+void add_scaled(float a, const float* x, size_t n, float* y) {
+  for (size_t i = 0; i < n; ++i) y[i] = std::fma(a, x[i], y[i]);
+}
+
+void mul(const float* x, size_t n, float* y) {
+  for (size_t i = 0; i < n; ++i) y[i] = y[i] * x[i];
+}
+
 void scale(float a, size_t n, float* y) {
   for (size_t i = 0; i < n; ++i) y[i] = y[i] * a;
 }
 
-void silu_mul(const float* gate, const float* up, size_t n, float* out) {
-  for (size_t i = 0; i < n; ++i) out[i] = silu_f32(gate[i]) * up[i];
-}
+void sigmoid_scale(float logit, size_t n, float* y) { scale(sigmoid_f32(logit), n, y); }
 
-void gelu_mul(const float* gate, const float* up, size_t n, float* out) {
-  for (size_t i = 0; i < n; ++i) out[i] = gelu_f32(gate[i]) * up[i];
+// The comparisons are written so that NaN passes, as in the vector instructions.
+float at_most(float x, float limit) { return limit < x ? limit : x; }
+float at_least(float x, float limit) { return limit > x ? limit : x; }
+float within(float x, float limit) { return at_least(at_most(x, limit), -limit); }
+
+void clamp(float limit, size_t n, float* y) {
+  for (size_t i = 0; i < n; ++i) y[i] = within(y[i], limit);
 }
 
 void softcap(float cap, size_t n, float* y) {
   for (size_t i = 0; i < n; ++i) y[i] = cap * tanh_f32(y[i] / cap);
+}
+
+float relu2_f32(float x) {
+  const float positive = at_least(x, 0.0f);
+  return positive * positive;
+}
+
+template <float (*Act)(float)>
+void activate(const float* x, const float* up, size_t n, float* out) {
+  for (size_t i = 0; i < n; ++i) out[i] = up == nullptr ? Act(x[i]) : Act(x[i]) * up[i];
+}
+
+void swiglu_oai(const float* gate, const float* up, float alpha, float limit, size_t n, float* out) {
+  for (size_t i = 0; i < n; ++i) {
+    const float g = at_most(gate[i], limit), u = within(up[i], limit);
+    out[i] = (g / (1.0f + exp_f32(-(alpha * g)))) * (u + 1.0f);
+  }
 }
 
 // (a, b) -> (a cos - b sin, a sin + b cos): the products with b are rounded, those with a are fused.
@@ -56,7 +102,22 @@ void rope_neox(const float* cos_sin, size_t pairs, float* head) {
 
 }  // namespace
 
-const VectorKernels kVectorScalar = {rms_norm, add,       scale,     silu_mul,    gelu_mul,
-                                     softcap,  rope_norm, rope_neox, Isa::kScalar};
+const VectorKernels kVectorScalar = {.rms_norm = rms_norm,
+                                     .layer_norm = layer_norm,
+                                     .add = add,
+                                     .add_scaled = add_scaled,
+                                     .mul = mul,
+                                     .scale = scale,
+                                     .sigmoid_scale = sigmoid_scale,
+                                     .clamp = clamp,
+                                     .softcap = softcap,
+                                     .silu_mul = activate<silu_f32>,
+                                     .gelu_mul = activate<gelu_f32>,
+                                     .gelu_erf_mul = activate<gelu_erf_f32>,
+                                     .relu2_mul = activate<relu2_f32>,
+                                     .swiglu_oai = swiglu_oai,
+                                     .rope_norm = rope_norm,
+                                     .rope_neox = rope_neox,
+                                     .isa = Isa::kScalar};
 
 }  // namespace tally::kernels

@@ -66,6 +66,25 @@ void compare(const Variant<const VectorKernels*>& variant, const std::vector<flo
     ASSERT_EQ(got[i], 77.0f) << what << " wrote past the end, n = " << y.size();
 }
 
+constexpr std::pair<std::string_view, ActivationFn VectorKernels::*> kActivations[] = {
+    {"silu", &VectorKernels::silu_mul},
+    {"gelu", &VectorKernels::gelu_mul},
+    {"gelu_erf", &VectorKernels::gelu_erf_mul},
+    {"relu2", &VectorKernels::relu2_mul},
+};
+
+// u [n].
+void compare_norms(const Variant<const VectorKernels*>& variant, const std::vector<float>& y,
+                   const float* u) {
+  const size_t n = y.size();
+  for (const float* w : {u, static_cast<const float*>(nullptr)})
+    for (const float* b : {u, static_cast<const float*>(nullptr)})
+      compare(variant, y, "layer_norm",
+              [&](const VectorKernels& k, float* p) { k.layer_norm(p, w, b, 1e-5f, n, p); });
+  compare(variant, y, "layer_norm apart",
+          [&](const VectorKernels& k, float* p) { k.layer_norm(u, u, u, 1e-5f, n, p); });
+}
+
 TEST(Vector, EveryVariantEqualsScalarBitForBit) {
   set_float_mode();
   for (const auto& variant : vector_variants()) {
@@ -81,10 +100,23 @@ TEST(Vector, EveryVariantEqualsScalarBitForBit) {
                 [&](const VectorKernels& k, float* p) { k.rms_norm(p, u, 1e-6f, n, p); });
         compare(variant, y, "rms_norm apart",
                 [&](const VectorKernels& k, float* p) { k.rms_norm(u, u, 1e-5f, n, p); });
+        compare_norms(variant, y, u);
+        compare(variant, y, "add_scaled",
+                [&](const VectorKernels& k, float* p) { k.add_scaled(-0.7f, u, n, p); });
+        compare(variant, y, "mul", [&](const VectorKernels& k, float* p) { k.mul(u, n, p); });
+        compare(variant, y, "clamp", [&](const VectorKernels& k, float* p) { k.clamp(1.5f, n, p); });
+        for (const float logit : {0.3f, -90.f, 90.f, kInf, -kInf, kNan})
+          compare(variant, y, "sigmoid_scale",
+                  [&](const VectorKernels& k, float* p) { k.sigmoid_scale(logit, n, p); });
+        compare(variant, y, "swiglu_oai",
+                [&](const VectorKernels& k, float* p) { k.swiglu_oai(p, u, 1.702f, 7.f, n, p); });
         compare(variant, y, "add", [&](const VectorKernels& k, float* p) { k.add(u, n, p); });
         compare(variant, y, "scale", [&](const VectorKernels& k, float* p) { k.scale(25.298221f, n, p); });
-        compare(variant, y, "silu_mul", [&](const VectorKernels& k, float* p) { k.silu_mul(p, u, n, p); });
-        compare(variant, y, "gelu_mul", [&](const VectorKernels& k, float* p) { k.gelu_mul(p, u, n, p); });
+        for (const auto& [name, activation] : kActivations) {
+          compare(variant, y, name, [&](const VectorKernels& k, float* p) { (k.*activation)(p, u, n, p); });
+          compare(variant, y, name,
+                  [&](const VectorKernels& k, float* p) { (k.*activation)(u, nullptr, n, p); });
+        }
         compare(variant, y, "softcap", [&](const VectorKernels& k, float* p) { k.softcap(30.0f, n, p); });
         const std::vector<float> table = values(n / 2 * 2, kind, seed + 2000);
         compare(variant, y, "rope_norm",
@@ -103,13 +135,13 @@ TEST(Vector, TranscendentalsAgreeOverTheWholeRange) {
   for (uint64_t b = 0; b <= 0xFFFFFFFFu; b += 40961)
     x.push_back(std::bit_cast<float>(static_cast<uint32_t>(b)));
   for (float v = -110.0f; v < 110.0f; v += 0.00390625f * 1.37f) x.push_back(v);
-  const std::vector<float> ones(x.size(), 1.0f);
   for (const auto& variant : vector_variants()) {
     if (!host_has(variant.isa)) continue;
-    compare(variant, x, "silu",
-            [&](const VectorKernels& k, float* p) { k.silu_mul(p, ones.data(), x.size(), p); });
-    compare(variant, x, "gelu",
-            [&](const VectorKernels& k, float* p) { k.gelu_mul(p, ones.data(), x.size(), p); });
+    for (const auto& [name, activation] : kActivations)
+      compare(variant, x, name,
+              [&](const VectorKernels& k, float* p) { (k.*activation)(p, nullptr, x.size(), p); });
+    compare(variant, x, "swiglu_oai",
+            [&](const VectorKernels& k, float* p) { k.swiglu_oai(p, x.data(), 1.702f, 7.f, x.size(), p); });
     compare(variant, x, "tanh", [&](const VectorKernels& k, float* p) { k.softcap(1.0f, x.size(), p); });
   }
 }
@@ -186,6 +218,85 @@ TEST(Vector, GeluIsAccurate) {
   EXPECT_EQ(gelu_f32(kInf), kInf);
   EXPECT_TRUE(std::isnan(gelu_f32(-kInf)));
   EXPECT_TRUE(std::isnan(gelu_f32(kNan)));
+}
+
+// Over all exponents of both signs, and finely where the function bends.
+TEST(Vector, GeluByErfIsAccurate) {
+  set_float_mode();
+  const auto exact = [](double x) { return 0.5 * x * std::erfc(-x / std::sqrt(2.0)); };
+  double absolute = 0, relative = 0;
+  const auto look = [&](float x) {
+    const double want = exact(static_cast<double>(x)), error = std::abs(gelu_erf_f32(x) - want);
+    absolute = std::max(absolute, error / std::max(1.0, std::abs(want)));
+    if (x > -3.0f && std::abs(want) > 1e-37) relative = std::max(relative, error / std::abs(want));
+  };
+  for (float x = -15.0f; x < 15.0f; x += 0.0000517f) look(x);
+  for (uint32_t b = 0; b < 0x7F800000u; b += 8191)
+    look(std::bit_cast<float>(b)), look(-std::bit_cast<float>(b));
+  EXPECT_LE(absolute, 1.5e-7);
+  EXPECT_LE(relative, 6e-7);
+  RecordProperty("absolute", std::to_string(absolute * 1e7));
+  RecordProperty("relative", std::to_string(relative * 1e7));
+  EXPECT_EQ(gelu_erf_f32(0.0f), 0.0f);
+  EXPECT_EQ(gelu_erf_f32(3e38f), 3e38f);
+  EXPECT_EQ(gelu_erf_f32(-3e38f), 0.0f);
+  EXPECT_EQ(gelu_erf_f32(kInf), kInf);
+  EXPECT_TRUE(std::isnan(gelu_erf_f32(-kInf)));
+  EXPECT_TRUE(std::isnan(gelu_erf_f32(kNan)));
+}
+
+TEST(Vector, ReluSquared) {
+  const std::vector<float> x = {-2.f, -0.f, 0.f, 3.f, kNan, kInf, -kInf}, up = {5, 5, 5, 5, 5, 5, 5};
+  std::vector<float> y(x.size());
+  kVectorScalar.relu2_mul(x.data(), up.data(), x.size(), y.data());
+  expect_same({0.f, 0.f, 0.f, 45.f, kNan, kInf, 0.f}, y, "relu2");
+}
+
+TEST(Vector, ClampKeepsNan) {
+  std::vector<float> y = {-9.f, -1.f, -0.f, 1.f, 9.f, kNan, kInf, -kInf};
+  kVectorScalar.clamp(2.f, y.size(), y.data());
+  expect_same({-2.f, -1.f, -0.f, 1.f, 2.f, kNan, 2.f, -2.f}, y, "clamp");
+}
+
+TEST(Vector, SwigluOaiIsAccurate) {
+  const std::vector<float> gate = values(4000, 0, 8), up = values(4000, 0, 9);
+  for (const float limit : {7.f, 1.f}) {
+    std::vector<float> out(gate.size());
+    kVectorScalar.swiglu_oai(gate.data(), up.data(), 1.702f, limit, gate.size(), out.data());
+    for (size_t i = 0; i < gate.size(); ++i) {
+      const double g = std::min(gate[i], limit), u = std::clamp(up[i], -limit, limit);
+      const double want = g / (1 + std::exp(-static_cast<double>(1.702f) * g)) * (u + 1);
+      ASSERT_NEAR(out[i], want, 8e-7 * std::abs(want) + 1e-7 * std::abs(g)) << gate[i] << " " << up[i];
+    }
+  }
+}
+
+TEST(Vector, SigmoidScaleIsAGate) {
+  for (const float logit : {-20.f, -1.f, 0.f, 0.25f, 5.f, 40.f}) {
+    std::vector<float> y = {3.f};
+    kVectorScalar.sigmoid_scale(logit, 1, y.data());
+    const double want = 3 / (1 + std::exp(-static_cast<double>(logit)));
+    EXPECT_NEAR(y[0], want, 4e-7 * want);
+  }
+}
+
+TEST(Vector, LayerNormIsAccurate) {
+  std::vector<float> x = values(2049, 0, 5), w = values(2049, 0, 6), b = values(2049, 0, 7), y(2049);
+  for (const float mean :
+       {0.f, 300.f}) {  // far from zero: the variance survives, as it is made of deviations
+    for (float& v : x) v += mean;
+    kVectorScalar.layer_norm(x.data(), w.data(), b.data(), 1e-5f, x.size(), y.data());
+    double sum = 0, squares = 0;
+    for (const float v : x) sum += static_cast<double>(v);
+    const double m = sum / static_cast<double>(x.size());
+    for (const float v : x) squares += (static_cast<double>(v) - m) * (static_cast<double>(v) - m);
+    const double inverse = 1.0 / std::sqrt(squares / static_cast<double>(x.size()) + 1e-5);
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double scaled = (static_cast<double>(x[i]) - m) * inverse * static_cast<double>(w[i]);
+      const double tolerance = (mean == 0 ? 1e-6 : 1e-4) * (1 + std::abs(static_cast<double>(w[i])));
+      ASSERT_NEAR(y[i], scaled + static_cast<double>(b[i]), tolerance + 4e-7 * std::abs(scaled));
+    }
+  }
 }
 
 TEST(Vector, RmsNormSumsSixteenStridedPartials) {

@@ -1,0 +1,10 @@
+// Q2_K: the definition. The walk is super_run_scalar, one block's arithmetic Q2KFormat::accumulate.
+
+#include "kernels/q2k/codes.h"
+#include "kernels/q4k/super_block.h"
+
+namespace tally::kernels {
+
+void q2k_scalar(const LinearArgs& args) { super_run_scalar<Q2KFormat>(args); }
+
+}  // namespace tally::kernels
