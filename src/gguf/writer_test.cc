@@ -9,6 +9,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 
 namespace tally::gguf {
 namespace {
@@ -155,6 +156,113 @@ TEST(Writer, WritesTheSameBytesToAFile) {
   const auto nowhere = writer.write(path);
   ASSERT_FALSE(nowhere);
   EXPECT_EQ(nowhere.error().code, base::ErrorCode::kIo);
+}
+
+// Every type of value, scalar and in arrays: what one file says is written again byte for byte.
+TEST(Writer, ValuesAreCopiedByteForByte) {
+  std::vector<std::string> entries;
+  constexpr ValueType kScalars[] = {ValueType::kU8,  ValueType::kI8,  ValueType::kU16, ValueType::kI16,
+                                    ValueType::kU32, ValueType::kI32, ValueType::kF32, ValueType::kBool,
+                                    ValueType::kU64, ValueType::kI64, ValueType::kF64};
+  constexpr size_t kBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 8, 8};
+  for (size_t i = 0; i < std::size(kScalars); ++i) {
+    const char fill = kScalars[i] == ValueType::kBool ? '\1' : '\xFE';
+    const std::string bytes(kBytes[i], fill);
+    entries.push_back(Bytes().key(fmt::format("s{}", i), kScalars[i]).raw(bytes).text());
+    entries.push_back(Bytes().array(fmt::format("a{}", i), kScalars[i], 3).raw(bytes + bytes + bytes).text());
+    entries.push_back(Bytes().array(fmt::format("e{}", i), kScalars[i], 0).text());
+  }
+  entries.push_back(string_entry("text", std::string("a\0\xFF", 3)));
+  entries.push_back(Bytes().array("texts", ValueType::kString, 2).str("").str("two").text());
+  const std::string original = RawFile{.metadata = entries}.bytes();
+  const auto file = open_bytes(original);
+  ASSERT_TRUE(file) << file.error().message;
+  Writer writer;
+  for (const Metadata& item : file->metadata()) writer.set_value(item.key, item.value);
+  EXPECT_EQ(writer.bytes(), original);
+}
+
+class Stream : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::filesystem::remove_all(dir_);
+    std::filesystem::create_directory(dir_);
+    writer_.set_string("general.name", "streamed");
+    writer_.set_uint("general.alignment", 64);
+    writer_.set_alignment(64);
+  }
+  void TearDown() override { std::filesystem::remove_all(dir_); }
+  std::string read() const {
+    std::ifstream in(path_, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  size_t files() const {
+    return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(dir_), {}));
+  }
+  static tensor::Shape shape(uint64_t n) { return {{n, 1, 1, 1}, 1}; }
+
+  std::filesystem::path dir_ = std::filesystem::path(testing::TempDir()) / "gguf_stream_test";
+  std::string path_ = dir_ / "model.gguf";
+  Writer writer_;
+};
+
+TEST_F(Stream, PiecesMakeTheFileOfTheWhole) {
+  Writer whole = writer_;
+  std::vector<std::vector<std::byte>> data;
+  for (const size_t n : {5, 16, 33}) {
+    data.emplace_back(4 * n, static_cast<std::byte>(n));
+    whole.add_tensor(fmt::format("t{}", n), tensor::DType::kF32, shape(n), data.back());
+    writer_.declare_tensor(fmt::format("t{}", n), tensor::DType::kF32, shape(n));
+  }
+  auto file = writer_.stream(path_);
+  ASSERT_TRUE(file) << file.error().message;
+  for (const std::vector<std::byte>& bytes : data) {
+    for (size_t at = 0; at < bytes.size(); at += 7)
+      ASSERT_TRUE(file->append(std::span(bytes).subspan(at, std::min<size_t>(7, bytes.size() - at))));
+    EXPECT_FALSE(std::filesystem::exists(path_)) << "before the last byte is written";
+  }
+  ASSERT_TRUE(file->finish());
+  EXPECT_EQ(read(), whole.bytes());
+  EXPECT_EQ(file->file_bytes(), whole.bytes().size());
+  EXPECT_EQ(files(), 1u);
+  const auto opened = File::open(path_);
+  ASSERT_TRUE(opened) << opened.error().message;
+  for (const TensorInfo& info : opened->tensors()) EXPECT_EQ(info.file_offset % 64, 0u);
+}
+
+TEST_F(Stream, GivenUpLeavesWhatWasThere) {
+  std::ofstream(path_) << "before";
+  writer_.declare_tensor("t", tensor::DType::kF32, shape(4));
+  {
+    auto file = writer_.stream(path_);
+    ASSERT_TRUE(file);
+    ASSERT_TRUE(file->append(std::vector<std::byte>(8)));
+    EXPECT_EQ(files(), 2u);
+    auto moved = std::move(*file);
+    EXPECT_EQ(files(), 2u);
+  }
+  EXPECT_EQ(read(), "before");
+  EXPECT_EQ(files(), 1u);
+}
+
+TEST_F(Stream, PlacesThatAreNoFile) {
+  for (const std::string& path :
+       {dir_.string(), std::string("/dev/null"), (dir_ / "none" / "m.gguf").string()}) {
+    const auto file = writer_.stream(path);
+    ASSERT_FALSE(file) << path;
+    EXPECT_EQ(file.error().code, base::ErrorCode::kIo);
+    EXPECT_NE(file.error().message.find(path), std::string::npos);
+  }
+  EXPECT_EQ(files(), 0u);
+}
+
+TEST_F(Stream, TooMuchOrTooLittleDataIsABrokenInvariant) {
+  writer_.declare_tensor("t", tensor::DType::kF32, shape(4));
+  auto file = writer_.stream(path_);
+  ASSERT_TRUE(file);
+  EXPECT_DEATH((void)file->finish(), "a tensor is not complete");
+  EXPECT_DEATH((void)file->append(std::vector<std::byte>(17)), "more data than the tensor has");
+  EXPECT_DEATH((void)writer_.bytes(), "a declared tensor has no data");
 }
 
 TEST(Writer, DataOfAnotherSizeIsABrokenInvariant) {
