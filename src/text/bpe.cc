@@ -19,106 +19,153 @@ MergeTable::MergeTable(size_t entries_max) : slots_(std::bit_ceil(entries_max * 
 size_t MergeTable::slot_of(uint32_t left, uint32_t right) const {
   const size_t mask = slots_.size() - 1;
   size_t slot = hash_mix(left, right) & mask;
-  while (slots_[slot].left != kNoToken && (slots_[slot].left != left || slots_[slot].right != right)) {
+  while (slots_[slot].rank != kNoRule && (slots_[slot].left != left || slots_[slot].right != right)) {
     slot = (slot + 1) & mask;
   }
   return slot;
 }
 
-void MergeTable::add(uint32_t left, uint32_t right, MergeCandidate candidate) {
+void MergeTable::add(uint32_t left, uint32_t right, uint32_t rank) {
   Slot& slot = slots_[slot_of(left, right)];
-  if (slot.left == kNoToken) slot = {left, right, candidate};
-}
-
-MergeCandidate MergeTable::find(uint32_t left, uint32_t right) const {
-  // A symbol without a token never merges; it must not meet the mark of an empty slot either.
-  if (left == kNoToken) return {};
-  return slots_[slot_of(left, right)].candidate;
+  if (slot.rank == kNoRule) slot = {left, right, rank};
 }
 
 namespace {
 
-size_t byte_pair(char first, char second) {
-  return size_t{static_cast<uint8_t>(first)} << 8 | static_cast<uint8_t>(second);
-}
+TokenId token_id(uint32_t id) { return TokenId{static_cast<int32_t>(id)}; }
 
 }  // namespace
 
-BpeEncoder::BpeEncoder(const Vocabulary& vocabulary, size_t merges_count, bool ignore_merges)
-    : vocabulary_(&vocabulary), ignore_merges_(ignore_merges), table_(merges_count) {
+// Symbols are bytes at first. The value of one is the byte.
+struct BpeEncoder::ByteRules {
+  const BpeEncoder& encoder;
+  std::string_view piece;
+
+  Single single(size_t at) const {
+    const auto byte = static_cast<uint8_t>(piece[at]);
+    const uint32_t id = encoder.byte_ids_[byte];
+    return {id != kNoToken ? id : kCharacterSymbol + kLooseByte + byte, 1, byte};
+  }
+  bool may_join(char32_t left, char32_t right) const { return encoder.byte_pairs_[left << 8 | right]; }
+  uint32_t find(uint32_t left, uint32_t right) const { return encoder.table_.find(left, right); }
+  static uint32_t rank(uint32_t rule) { return rule; }
+  uint32_t merged(uint32_t rule) const { return encoder.merged_[rule]; }
+};
+
+// Symbols are characters at first.
+struct BpeEncoder::CharacterRules {
+  const BpeEncoder& encoder;
+  std::string_view piece;
+
+  Single single(size_t at) const {
+    const CodePoint c = code_point_at(piece, at);
+    const uint32_t id = encoder.token(piece.substr(at, c.length));
+    return {id != kNoToken ? id : kCharacterSymbol + c.value, c.length, c.value};
+  }
+  bool may_join(char32_t left, char32_t right) const { return encoder.pairs_->may_join(left, right); }
+  uint32_t find(uint32_t left, uint32_t right) const { return encoder.table_.find(left, right); }
+  static uint32_t rank(uint32_t rule) { return rule; }
+  uint32_t merged(uint32_t rule) const { return encoder.merged_[rule]; }
+};
+
+BpeEncoder::BpeEncoder(const Vocabulary& vocabulary, size_t merges_count, const BpeOptions& options)
+    : vocabulary_(&vocabulary), options_(options), table_(merges_count), merged_(merges_count, kNoToken) {
+  byte_ids_.fill(kNoToken);
+  if (options.raw_utf8) {
+    pairs_.emplace();
+    pairs_->add(kSpelledSpaceCodePoint, kSpelledSpaceCodePoint);
+    for (uint32_t id = 0; id < vocabulary.size(); ++id) {
+      if (vocabulary.kind(id) != TokenKind::kByte) continue;
+      byte_ids_[static_cast<uint8_t>(vocabulary.raw_bytes(id)[0])] = id;
+    }
+    return;
+  }
   for (unsigned byte = 0; byte < 256; ++byte) {
     const char c = static_cast<char>(byte);
-    const auto id = vocabulary.find(byte_level_spelling({&c, 1}));
-    byte_ids_[byte] = id && vocabulary.matches_text(*id) ? *id : kNoToken;
+    byte_ids_[byte] = token(byte_level_spelling({&c, 1}));
   }
 }
 
+uint32_t BpeEncoder::token(std::string_view piece) const {
+  if (piece.size() > vocabulary_->piece_bytes_max()) return kNoToken;
+  const auto id = vocabulary_->find(piece);
+  return id && vocabulary_->matches_text(*id) ? *id : kNoToken;
+}
+
 Result<BpeEncoder> BpeEncoder::build(const Vocabulary& vocabulary, std::span<const std::string_view> merges,
-                                     bool ignore_merges) {
+                                     const BpeOptions& options) {
   if (merges.size() > kMergesMax) {
     return Error{ErrorCode::kBadData,
                  fmt::format("tokenizer.ggml.merges has {} entries; at most {} are allowed", merges.size(),
                              kMergesMax)};
   }
-  BpeEncoder encoder(vocabulary, merges.size(), ignore_merges);
-  const auto token = [&](std::string_view piece) {
-    const auto id = vocabulary.find(piece);
-    return id && vocabulary.matches_text(*id) ? *id : kNoToken;
-  };
-  std::string whole;
+  BpeEncoder encoder(vocabulary, merges.size(), options);
   for (size_t rank = 0; rank < merges.size(); ++rank) {
-    const std::string_view entry = merges[rank];
-    const size_t blank = entry.find(' ', 1);
-    if (blank == std::string_view::npos || blank + 1 == entry.size()) {
-      return Error{
-          ErrorCode::kBadData,
-          fmt::format("tokenizer.ggml.merges[{}] is \"{}\"; two pieces with a blank between them are wanted",
-                      rank, base::escape_for_log(entry, 64))};
-    }
-    const std::string_view left = entry.substr(0, blank), right = entry.substr(blank + 1);
-    whole.assign(left).append(right);
-    const uint32_t left_id = token(left), right_id = token(right), merged = token(whole);
-    if (left_id == kNoToken || right_id == kNoToken || merged == kNoToken) {
-      ++encoder.dropped_merges_;
-      continue;
-    }
-    encoder.table_.add(left_id, right_id, {static_cast<uint32_t>(rank), merged});
-    const std::string_view bytes = vocabulary.raw_bytes(merged);
-    for (size_t i = 1; i < bytes.size(); ++i) encoder.byte_pairs_.set(byte_pair(bytes[i - 1], bytes[i]));
+    TALLY_TRY_VOID(encoder.take_merge(rank, merges[rank]));
   }
   return encoder;
 }
 
+Result<void> BpeEncoder::take_merge(size_t rank, std::string_view entry) {
+  const size_t blank = entry.find(' ', 1);
+  if (blank == std::string_view::npos || blank + 1 == entry.size()) {
+    return Error{
+        ErrorCode::kBadData,
+        fmt::format("tokenizer.ggml.merges[{}] is \"{}\"; two pieces with a blank between them are wanted",
+                    rank, base::escape_for_log(entry, 64))};
+  }
+  const std::string_view left = entry.substr(0, blank), right = entry.substr(blank + 1);
+  const uint32_t left_id = token(left), right_id = token(right);
+  const uint32_t merged = token(std::string(left).append(right));
+  if (left_id == kNoToken || right_id == kNoToken || merged == kNoToken) {
+    ++dropped_merges_;
+    return {};
+  }
+  table_.add(left_id, right_id, static_cast<uint32_t>(rank));
+  merged_[rank] = merged;
+  if (options_.raw_utf8) {
+    pairs_->add(vocabulary_->piece(merged));
+    return {};
+  }
+  const std::string_view bytes = vocabulary_->raw_bytes(merged);
+  for (size_t i = 1; i < bytes.size(); ++i) {
+    byte_pairs_.set(size_t{static_cast<uint8_t>(bytes[i - 1])} << 8 | static_cast<uint8_t>(bytes[i]));
+  }
+  return {};
+}
+
+bool BpeEncoder::emit_bytes(std::string_view bytes, std::vector<TokenId>& ids) const {
+  for (const char byte : bytes) {
+    const uint32_t id = byte_ids_[static_cast<uint8_t>(byte)];
+    const auto unknown = vocabulary_->role(SpecialRole::kUnknown);
+    if (id == kNoToken && !unknown) return false;
+    ids.push_back(token_id(id != kNoToken ? id : *unknown));
+  }
+  return true;
+}
+
 bool BpeEncoder::encode_piece(std::string_view piece, MergeScratch& scratch,
                               std::vector<TokenId>& ids) const {
-  const auto emit = [&](uint32_t id) { ids.push_back(TokenId{static_cast<int32_t>(id)}); };
-  if (ignore_merges_ && piece.size() <= vocabulary_->piece_bytes_max()) {
-    const auto id = vocabulary_->find(byte_level_spelling(piece));
-    if (id && vocabulary_->matches_text(*id)) {
-      emit(*id);
+  const bool whole = options_.ignore_merges || (options_.newline_runs_whole && piece.starts_with('\n'));
+  if (whole && piece.size() <= vocabulary_->piece_bytes_max()) {
+    const uint32_t id = options_.raw_utf8 ? token(piece) : token(byte_level_spelling(piece));
+    if (id != kNoToken) {
+      ids.push_back(token_id(id));
       return true;
     }
   }
-  auto& symbols = scratch.symbols;
-  symbols.resize(piece.size());
-  for (size_t i = 0; i < piece.size(); ++i) {
-    symbols[i] = {byte_ids_[static_cast<uint8_t>(piece[i])], static_cast<uint32_t>(i), 1};
-  }
-  merge_symbols(
-      scratch, [this](const Symbol& left, const Symbol& right) { return table_.find(left.id, right.id); },
-      [&](const Symbol& left, const Symbol& right) {
-        return byte_pairs_.test(byte_pair(piece[left.begin], piece[right.begin]));
-      });
-  for (const Symbol& symbol : symbols) {
-    if (symbol.id != kNoToken) {
-      emit(symbol.id);
-    } else if (const auto unknown = vocabulary_->role(SpecialRole::kUnknown)) {
-      emit(*unknown);
-    } else {
-      return false;
-    }
-  }
-  return true;
+  const auto emit = [&](uint32_t symbol) {
+    if (symbol >= kCharacterSymbol) return emit_bytes(character_bytes(symbol - kCharacterSymbol), ids);
+    ids.push_back(token_id(symbol));
+    return true;
+  };
+  if (options_.raw_utf8) return merge_text(piece.size(), scratch, CharacterRules{*this, piece}, emit);
+  return merge_text(piece.size(), scratch, ByteRules{*this, piece}, emit);
+}
+
+size_t BpeEncoder::memory_bytes() const {
+  return sizeof(*this) + table_.memory_bytes() + merged_.capacity() * sizeof(uint32_t) +
+         (pairs_ ? pairs_->memory_bytes() : 0);
 }
 
 }  // namespace tally::text

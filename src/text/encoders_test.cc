@@ -112,28 +112,10 @@ RC_GTEST_PROP(SpmEncoder, IsTheDefinitionWholeAndInParts, ()) {
   RC_ASSERT(parts == expected);
 }
 
-RC_GTEST_PROP(BpeEncoder, IsTheDefinition, ()) {
-  const std::vector<std::string> letters = {"a", "b", "c", "d"};
-  std::vector<std::string> tokens = letters;
-  std::vector<std::string> merges;
-  for (int i = 0; i < 15; ++i) {
-    const std::string left = *rc::gen::elementOf(tokens), right = *rc::gen::elementOf(tokens);
-    merges.push_back(left + ' ' + right);
-    if (std::find(tokens.begin(), tokens.end(), left + right) == tokens.end()) tokens.push_back(left + right);
-  }
-  VocabularyFields fields;
-  fields.tokens.assign(tokens.begin(), tokens.end());
-  const auto vocabulary = Vocabulary::build(fields);
-  RC_ASSERT(bool{vocabulary});
-  const std::vector<std::string_view> merge_views(merges.begin(), merges.end());
-  const auto encoder = BpeEncoder::build(*vocabulary, merge_views, false);
-  RC_ASSERT(bool{encoder});
-
-  const std::string text = random_text(letters, *rc::gen::inRange<size_t>(0, 150));
-  std::vector<std::string> symbols;
-  for (const char c : text) symbols.emplace_back(1, c);
-  for (size_t rank = 0;
-       rank < merges.size();) {  // the lowest rank that has a pair, its leftmost pair, from the start again
+// By pieces of text, from the lowest rank that has a pair, its leftmost pair, from the start again.
+std::vector<std::string> bpe_by_definition(std::vector<std::string> symbols,
+                                           const std::vector<std::string>& merges) {
+  for (size_t rank = 0; rank < merges.size();) {
     size_t i = 0;
     while (i + 1 < symbols.size() && symbols[i] + ' ' + symbols[i + 1] != merges[rank]) ++i;
     if (i + 1 >= symbols.size()) {
@@ -144,12 +126,111 @@ RC_GTEST_PROP(BpeEncoder, IsTheDefinition, ()) {
     symbols.erase(symbols.begin() + static_cast<std::ptrdiff_t>(i) + 1);
     rank = 0;
   }
+  return symbols;
+}
+
+struct RandomBpe {
+  std::vector<std::string> tokens, merges;
+};
+
+RandomBpe random_bpe(const std::vector<std::string>& letters) {
+  RandomBpe bpe{letters, {}};
+  for (int i = 0; i < 15; ++i) {
+    const std::string left = *rc::gen::elementOf(bpe.tokens), right = *rc::gen::elementOf(bpe.tokens);
+    bpe.merges.push_back(left + ' ' + right);
+    if (std::find(bpe.tokens.begin(), bpe.tokens.end(), left + right) == bpe.tokens.end()) {
+      bpe.tokens.push_back(left + right);
+    }
+  }
+  return bpe;
+}
+
+RC_GTEST_PROP(BpeEncoder, IsTheDefinition, ()) {
+  const std::vector<std::string> letters = {"a", "b", "c", "d"};
+  const RandomBpe bpe = random_bpe(letters);
+  VocabularyFields fields;
+  fields.tokens.assign(bpe.tokens.begin(), bpe.tokens.end());
+  const auto vocabulary = Vocabulary::build(fields);
+  RC_ASSERT(bool{vocabulary});
+  const std::vector<std::string_view> merge_views(bpe.merges.begin(), bpe.merges.end());
+  const auto encoder = BpeEncoder::build(*vocabulary, merge_views, {});
+  RC_ASSERT(bool{encoder});
+
+  const std::string text = random_text(letters, *rc::gen::inRange<size_t>(0, 150));
+  std::vector<std::string> symbols;
+  for (const char c : text) symbols.emplace_back(1, c);
   std::vector<TokenId> expected, got;
-  for (const std::string& s : symbols)
+  for (const std::string& s : bpe_by_definition(symbols, bpe.merges)) {
     expected.push_back(TokenId{static_cast<int32_t>(*vocabulary->find(s))});
+  }
   MergeScratch scratch;
   RC_ASSERT(encoder->encode_piece(text, scratch, got));
   RC_ASSERT(got == expected);
+}
+
+// Characters as symbols, one of them without a token, whole and cut into words.
+RC_GTEST_PROP(BpeEncoder, OnCharactersIsTheDefinitionWholeAndInParts, ()) {
+  const std::vector<std::string> letters = {"a", "é", "中", std::string(kSpace)};
+  const RandomBpe bpe = random_bpe(letters);
+  VocabularyFields fields;
+  fields.byte_level = false;
+  for (const std::string& token : bpe.tokens) fields.tokens.push_back(token), fields.kinds.push_back(1);
+  const size_t first_byte = fields.tokens.size();
+  fields.tokens.insert(fields.tokens.end(), {"<0xC3>", "<0xA8>"});
+  fields.kinds.insert(fields.kinds.end(), {6, 6});
+  const auto vocabulary = Vocabulary::build(fields);
+  RC_ASSERT(bool{vocabulary});
+  const std::vector<std::string_view> merge_views(bpe.merges.begin(), bpe.merges.end());
+  const auto encoder = BpeEncoder::build(*vocabulary, merge_views, {.raw_utf8 = true});
+  RC_ASSERT(bool{encoder});
+
+  std::vector<std::string> more = letters;
+  more.push_back("è");
+  const size_t count = *rc::gen::inRange<size_t>(0, 150);
+  const auto symbols = *rc::gen::container<std::vector<std::string>>(count, rc::gen::elementOf(more));
+  std::string text;
+  for (const std::string& s : symbols) text += s;
+  std::vector<TokenId> expected;
+  for (const std::string& s : bpe_by_definition(symbols, bpe.merges)) {
+    if (const auto id = vocabulary->find(s)) {
+      expected.push_back(TokenId{static_cast<int32_t>(*id)});
+    } else {
+      RC_ASSERT(s == "è");
+      expected.push_back(TokenId{static_cast<int32_t>(first_byte)});
+      expected.push_back(TokenId{static_cast<int32_t>(first_byte + 1)});
+    }
+  }
+  MergeScratch scratch;
+  std::vector<TokenId> whole, parts;
+  RC_ASSERT(encoder->encode_piece(text, scratch, whole));
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = encoder->part_end(text, at);
+    RC_ASSERT(encoder->encode_piece(std::string_view(text).substr(at, end - at), scratch, parts));
+    at = end;
+  }
+  RC_ASSERT(whole == expected);
+  RC_ASSERT(parts == expected);
+}
+
+// G21, G29. Refused for their number, before anything is built of them.
+TEST(Bounds, TooManyMergesAndTooManyTokens) {
+  const std::vector<std::string_view> letter = {"a"};
+  VocabularyFields fields;
+  fields.tokens = letter;
+  const auto vocabulary = Vocabulary::build(fields);
+  ASSERT_TRUE(vocabulary);
+  const std::vector<std::string_view> merges(kMergesMax + 1, "a a");
+  const auto encoder = BpeEncoder::build(*vocabulary, merges, {});
+  ASSERT_FALSE(encoder);
+  EXPECT_EQ(encoder.error().message,
+            "tokenizer.ggml.merges has 2097153 entries; at most 2097152 are allowed");
+
+  fields.tokens.assign(kVocabularyMax + 1, "a");
+  const auto many = Vocabulary::build(fields);
+  ASSERT_FALSE(many);
+  EXPECT_EQ(many.error().message, "tokenizer.ggml.tokens has 4194305 entries; 1 to 4194304 are allowed");
+  fields.tokens.clear();
+  EXPECT_FALSE(Vocabulary::build(fields));
 }
 
 }  // namespace

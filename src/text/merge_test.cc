@@ -8,63 +8,72 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <vector>
 
 namespace tally::text {
 namespace {
 
 // Ranks of pairs of ids; equal ranks happen, as with scores.
-using Rules = std::map<std::pair<uint32_t, uint32_t>, MergeCandidate>;
+struct Merged {
+  uint32_t rank = kNoRule, id = kNoToken;
+};
+using RankedPairs = std::map<std::pair<uint32_t, uint32_t>, Merged>;
 
-std::vector<uint32_t> merge_by_definition(std::vector<uint32_t> ids, const Rules& rules) {
+std::vector<uint32_t> merge_by_definition(std::vector<uint32_t> ids, const RankedPairs& pairs) {
   for (;;) {
     size_t best = ids.size();
-    uint32_t best_rank = kNoRank;
+    uint32_t best_rank = kNoRule;
     for (size_t i = 0; i + 1 < ids.size(); ++i) {
-      const auto rule = rules.find({ids[i], ids[i + 1]});
-      if (rule != rules.end() && rule->second.rank < best_rank) best = i, best_rank = rule->second.rank;
+      const auto pair = pairs.find({ids[i], ids[i + 1]});
+      if (pair != pairs.end() && pair->second.rank < best_rank) best = i, best_rank = pair->second.rank;
     }
-    if (best_rank == kNoRank) return ids;
-    ids[best] = rules.at({ids[best], ids[best + 1]}).merged;
+    if (best_rank == kNoRule) return ids;
+    ids[best] = pairs.at({ids[best], ids[best + 1]}).id;
     ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(best) + 1);
   }
 }
 
+// A rule is the place of its pair in the map.
+struct TestRules {
+  const std::vector<uint32_t>& ids;
+  const RankedPairs& pairs;
+  bool cuts = false;
+
+  Single single(size_t at) const { return {ids[at], 1, ids[at]}; }
+  // Single symbols 0 and 1 never stand side by side in a token below.
+  bool may_join(char32_t left, char32_t right) const { return !cuts || left + right != 1; }
+  uint32_t find(uint32_t left, uint32_t right) const {
+    const auto pair = pairs.find({left, right});
+    return pair == pairs.end() ? kNoRule : static_cast<uint32_t>(std::distance(pairs.begin(), pair));
+  }
+  const Merged& at(uint32_t rule) const { return std::next(pairs.begin(), rule)->second; }
+  uint32_t rank(uint32_t rule) const { return at(rule).rank; }
+  uint32_t merged(uint32_t rule) const { return at(rule).id; }
+};
+
 struct Loops {
-  std::vector<uint32_t> cut, whole;  // merge_symbols with and without cutting; merge_long alone
+  std::vector<uint32_t> cut, whole;  // merge_text with and without cutting; merge_long alone
   std::vector<uint32_t> queue;
 };
 
-Loops merge_by_loops(const std::vector<uint32_t>& ids, const Rules& rules) {
-  const auto lookup = [&](const Symbol& a, const Symbol& b) {
-    const auto rule = rules.find({a.id, b.id});
-    return rule == rules.end() ? MergeCandidate{} : rule->second;
-  };
-  std::vector<Symbol> start;
-  for (size_t i = 0; i < ids.size(); ++i) start.push_back({ids[i], static_cast<uint32_t>(i), 1});
-  const auto ids_of = [&](std::span<const Symbol> symbols) {
-    std::vector<uint32_t> out;
-    uint32_t at = 0;
-    for (const Symbol& s : symbols) {
-      EXPECT_EQ(s.begin, at);
-      at += s.size;
-      out.push_back(s.id);
-    }
-    EXPECT_EQ(at, ids.size());
-    return out;
-  };
+Loops merge_by_loops(const std::vector<uint32_t>& ids, const RankedPairs& pairs) {
   Loops loops;
   MergeScratch scratch;
-  scratch.symbols = start;
-  merge_symbols(scratch, lookup, [](const Symbol&, const Symbol&) { return true; });
-  loops.whole = ids_of(scratch.symbols);
-  scratch.symbols = start;
-  // Single symbols 0 and 1 never stand side by side in a token below.
-  merge_symbols(scratch, lookup, [](const Symbol& a, const Symbol& b) { return a.id + b.id != 1; });
-  loops.cut = ids_of(scratch.symbols);
-  scratch.symbols = start;
-  const size_t count = merge_long(std::span(scratch.symbols), scratch.nodes, scratch.queue, lookup);
-  loops.queue = ids_of(std::span(scratch.symbols).first(count));
+  const auto into = [](std::vector<uint32_t>& out) {
+    return [&out](uint32_t symbol) {
+      out.push_back(symbol);
+      return true;
+    };
+  };
+  EXPECT_TRUE(merge_text(ids.size(), scratch, TestRules{ids, pairs}, into(loops.whole)));
+  EXPECT_TRUE(merge_text(ids.size(), scratch, TestRules{ids, pairs, true}, into(loops.cut)));
+  scratch.cells.clear();
+  for (const uint32_t id : ids) scratch.cells.push_back({id, 1, kNoRule});
+  merge_long(scratch, TestRules{ids, pairs});
+  size_t at = 0;
+  for (; at < ids.size(); at += scratch.cells[at].span) loops.queue.push_back(scratch.cells[at].symbol);
+  EXPECT_EQ(at, ids.size());
   return loops;
 }
 
@@ -73,7 +82,7 @@ RC_GTEST_PROP(Merge, IsWhatTheDefinitionSays, ()) {
   // Tokens as strings over the singles; a rule joins two of them into a third that is their concatenation.
   std::vector<std::vector<uint32_t>> tokens;
   for (uint32_t s = 0; s < kSingles; ++s) tokens.push_back({s});
-  Rules rules;
+  RankedPairs rules;
   const size_t wanted = *rc::gen::inRange<size_t>(1, 40);
   for (size_t k = 0; k < wanted; ++k) {
     const uint32_t left = *rc::gen::inRange<uint32_t>(0, static_cast<uint32_t>(tokens.size()));
@@ -99,25 +108,72 @@ RC_GTEST_PROP(Merge, IsWhatTheDefinitionSays, ()) {
 }
 
 TEST(Merge, LeftmostFirstInARun) {
-  const Rules rules = {{{0, 0}, {5, 7}}};
+  const RankedPairs rules = {{{0, 0}, {5, 7}}};
   EXPECT_EQ(merge_by_loops({0, 0, 0, 0, 0}, rules).whole, (std::vector<uint32_t>{7, 7, 0}));
   EXPECT_EQ(merge_by_loops(std::vector<uint32_t>(65, 0), rules).whole.size(), 33u);
 }
 
-TEST(MergeQueue, PopsInOrderWhateverTheOrderOfPushes) {
+// T8. A megabyte in which every pair merges, in three ways at once: the buffers stay within bounds.
+TEST(Merge, MemoryOfALongStretch) {
+  const RankedPairs pairs = {{{0, 1}, {5, 3}}, {{1, 2}, {6, 4}}, {{2, 0}, {7, 5}},
+                             {{3, 2}, {8, 6}}, {{6, 6}, {9, 7}}, {{7, 7}, {10, 8}}};
+  std::vector<uint32_t> ids(1u << 20);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<uint32_t>(i % 3);
+  MergeScratch scratch;
+  size_t kept = 0;
+  EXPECT_TRUE(merge_text(ids.size(), scratch, TestRules{ids, pairs}, [&](uint32_t) { return ++kept > 0; }));
+  EXPECT_EQ(kept, 87383u);
+  EXPECT_LT(scratch.memory_bytes(), 24u << 20);
+}
+
+TEST(Merge, StopsWhenTheReceiverDoes) {
+  const std::vector<uint32_t> ids(40, 3);
+  MergeScratch scratch;
+  int taken = 0;
+  EXPECT_FALSE(merge_text(ids.size(), scratch, TestRules{ids, {}}, [&](uint32_t) { return ++taken < 5; }));
+  EXPECT_EQ(taken, 5);
+}
+
+// Pushes go on while merges are taken: each time the lowest that waits comes out.
+TEST(MergeQueue, AlwaysPopsTheLowest) {
+  using Pushes = std::vector<std::pair<uint8_t, uint16_t>>;
   const bool ok =
-      rc::check("sorted by rank, then position", [](const std::vector<std::pair<uint8_t, uint8_t>>& entries) {
+      rc::check("lowest rank, then position", [](const Pushes& first, const std::vector<Pushes>& more) {
         MergeQueue queue;
-        queue.start(entries.size());
-        for (const auto& [rank, position] : entries) queue.push({rank, position, 0, 0});
-        std::vector<std::pair<uint8_t, uint8_t>> expected = entries, got;
-        std::sort(expected.begin(), expected.end());
+        queue.start();
+        std::multiset<std::pair<uint32_t, uint32_t>> waiting;
+        const auto push = [&](const Pushes& pushes) {
+          for (const auto& [rank, position] : pushes) {
+            queue.push({rank, position});
+            waiting.emplace(rank, position);
+          }
+        };
+        push(first);
+        size_t turn = 0;
+        std::pair<uint32_t, uint32_t> last{kNoRule, 0};
         for (MergeQueue::Entry e; queue.pop(&e);) {
-          got.emplace_back(static_cast<uint8_t>(e.rank), static_cast<uint8_t>(e.position));
+          const std::pair<uint32_t, uint32_t> got{e.rank, e.position};
+          // Equal entries may come out as one.
+          while (!waiting.empty() && *waiting.begin() == last && last != got) waiting.erase(waiting.begin());
+          RC_ASSERT(!waiting.empty());
+          RC_ASSERT(got == *waiting.begin());
+          waiting.erase(waiting.begin());
+          last = got;
+          if (turn < more.size()) push(more[turn++]);
         }
-        RC_ASSERT(got == expected);
+        waiting.erase(last);
+        RC_ASSERT(waiting.empty());
       });
   EXPECT_TRUE(ok);
+}
+
+TEST(MergeQueue, ManyOutOfOrder) {
+  MergeQueue queue;
+  queue.start();
+  for (uint32_t i = 0; i < 100000; ++i) queue.push({7, i * 7919 % 100000});
+  uint32_t expected = 0;
+  for (MergeQueue::Entry e; queue.pop(&e); ++expected) ASSERT_EQ(e.position, expected);
+  EXPECT_EQ(expected, 100000u);
 }
 
 }  // namespace

@@ -23,173 +23,70 @@ constexpr std::array<Names, 1> kFalconNames = {"falcon"};
 constexpr std::array<Names, 1> kSeedCoderNames = {"seed-coder"};
 constexpr std::array<Names, 3> kBailingNames = {"bailingmoe", "bailingmoe2", "llada-moe"};
 constexpr std::array<Names, 1> kMinicpm5Names = {"minicpm5"};
+constexpr std::array<Names, 1> kDeepseekLlmNames = {"deepseek-llm"};
+constexpr std::array<Names, 1> kDeepseekCoderNames = {"deepseek-coder"};
+constexpr std::array<Names, 3> kDeepseek3Names = {"deepseek-v3", "hunyuan-dense", "joyai-llm"};
+constexpr std::array<Names, 1> kTekkenNames = {"tekken"};
+constexpr std::array<Names, 5> kGpt4oNames = {"gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"};
+constexpr std::array<Names, 3> kBloomNames = {"bloom", "poro-chat", "gpt3-finnish"};
+constexpr std::array<Names, 1> kVikingNames = {"viking"};
+constexpr std::array<Names, 1> kLagunaNames = {"laguna"};
+constexpr std::array<Names, 1> kGemma4Names = {"gemma4"};
+constexpr std::array<Names, 1> kSarvamNames = {"sarvam-moe"};
 constexpr std::array<Names, 1> kDefaultNames = {"default"};
 
 constexpr CutStep kGpt2Step{.kind = CutKind::kGpt2};
-constexpr CutStep digits(uint8_t max) { return {.kind = CutKind::kDigits, .digits_max = max}; }
-constexpr CutStep words(uint8_t digits_max) { return {.kind = CutKind::kWords, .digits_max = digits_max}; }
+constexpr CutStep kLines{.kind = CutKind::kLines};
+constexpr CutStep kThreeDigits{.kind = CutKind::kThreeAsciiDigits};
+constexpr CutStep runs(uint16_t set, uint8_t max = 0) {
+  return {.kind = CutKind::kRuns, .set = set, .run_max = max};
+}
+constexpr CutStep spaced_runs(uint16_t set) {
+  return {.kind = CutKind::kRuns, .set = set, .space_before = true};
+}
+constexpr CutStep digits(uint8_t max) { return runs(kNumber, max); }
+constexpr CutStep words(uint8_t digits_max) { return {.kind = CutKind::kWords, .run_max = digits_max}; }
+constexpr CutStep cased_words(uint8_t digits_max, bool contraction_after) {
+  return {.kind = CutKind::kCasedWords, .run_max = digits_max, .contraction_after = contraction_after};
+}
+constexpr CutStep kMarkedWords{.kind = CutKind::kWords, .run_max = 1, .marks_are_letters = true};
+constexpr CutStep kSeedWords{.kind = CutKind::kWords, .run_max = 1, .punctuation_takes_newlines = false};
 
 // qwen2 in Hugging Face applies NFC first; GGUF does not record it and this table does not: ids of decomposed
 // text differ. bailing's \s*[\r\n] ends where \s*[\r\n]+ does, so it is qwen2 under another name.
-constexpr std::array<PreTokenizer, 11> kTable = {{
+constexpr std::array<PreTokenizer, 21> kTable = {{
     {"gpt-2", kGpt2Names, {kGpt2Step}},
     {"smollm", kSmollmNames, {digits(1), kGpt2Step}},
     {"llama3", kLlama3Names, {words(3)}, true, true},
     {"llama3", kLlama3PlainNames, {words(3)}},
     {"qwen2", kQwen2Names, {words(1)}},
-    {"qwen35", kQwen35Names, {CutStep{.kind = CutKind::kWords, .digits_max = 1, .marks_are_letters = true}}},
+    {"qwen35", kQwen35Names, {kMarkedWords}},
+    {"deepseek-llm",
+     kDeepseekLlmNames,
+     {runs(kNewline, 1), spaced_runs(kDeepseekLetter), spaced_runs(kDeepseekPunctuation),
+      CutStep{.kind = CutKind::kTrailingSpace}, runs(kDeepseekEastAsian), digits(0)}},
+    {"deepseek-coder",
+     kDeepseekCoderNames,
+     {runs(kNewline, 1), spaced_runs(kLetter), spaced_runs(kPunctuation), runs(kDeepseekEastAsian),
+      digits(1)}},
+    {"deepseek-v3", kDeepseek3Names, {digits(3), runs(kHanKana), CutStep{.kind = CutKind::kPunctuatedWords}}},
     {"falcon",
      kFalconNames,
-     {CutStep{.kind = CutKind::kPunctuationRuns, .backtick = true}, kGpt2Step,
-      CutStep{.kind = CutKind::kThreeAsciiDigits}}},
-    {"seed-coder",
-     kSeedCoderNames,
-     {CutStep{.kind = CutKind::kWords, .digits_max = 1, .punctuation_takes_newlines = false}}},
+     {CutStep{.kind = CutKind::kPunctuationRuns, .backtick = true}, kGpt2Step, kThreeDigits}},
+    {"tekken", kTekkenNames, {cased_words(1, false)}, true, true},
+    {"gpt-4o", kGpt4oNames, {cased_words(3, true)}},
+    {"seed-coder", kSeedCoderNames, {kSeedWords}},
     {"bailing", kBailingNames, {words(1)}},
+    {"bloom", kBloomNames, {CutStep{.kind = CutKind::kUnstopped}}},
+    {"viking", kVikingNames, {CutStep{.kind = CutKind::kUnstopped}, digits(1)}},
     {"minicpm5", kMinicpm5Names, {digits(3), words(0)}, true},
+    {"laguna", kLagunaNames, {kLines, words(1)}},
+    {"gemma4", kGemma4Names, {kLines}, false, true, true, true},
+    {"sarvam-moe", kSarvamNames, {kLines}, false, false, true},
     {"default",
      kDefaultNames,
-     {CutStep{.kind = CutKind::kPunctuationRuns}, kGpt2Step, digits(0),
-      CutStep{.kind = CutKind::kThreeAsciiDigits}}},
+     {CutStep{.kind = CutKind::kPunctuationRuns}, kGpt2Step, digits(0), kThreeDigits}},
 }};
-
-// A text that is looked at from one place to another, with the end of the current piece as the end of the
-// world.
-class Scanner {
- public:
-  Scanner(const UnicodeClasses& classes, std::string_view text) : classes_(classes), text_(text) {}
-
-  size_t end() const { return text_.size(); }
-  char byte(size_t at) const { return text_[at]; }
-  Character at(size_t at) const { return character_at(classes_, text_, at); }
-
-  // End of the run, from `at` on, of characters that have one of `bits` (or none of them, if !wanted).
-  size_t run(size_t at, unsigned bits, bool wanted) const {
-    while (at < text_.size()) {
-      const Character c = this->at(at);
-      if (((c.bits & bits) != 0) != wanted) break;
-      at += c.length;
-    }
-    return at;
-  }
-
-  // End of at most `max` numbers (0: any count).
-  size_t numbers(size_t at, size_t max) const {
-    if (max == 0) return run(at, kNumber, true);
-    for (size_t i = 0; i < max && at < text_.size(); ++i) {
-      const Character c = this->at(at);
-      if ((c.bits & kNumber) == 0) break;
-      at += c.length;
-    }
-    return at;
-  }
-
-  // Bytes of a contraction after the apostrophe at `at`; 0 if there is none.
-  size_t contraction(size_t at, bool any_case) const {
-    const auto letter = [&](size_t i) -> char {
-      if (i >= text_.size()) return 0;
-      const char c = text_[i];
-      return any_case && c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    };
-    const char a = letter(at + 1);
-    if (a == 's' || a == 't' || a == 'm' || a == 'd') return 2;
-    const char b = letter(at + 2);
-    if ((a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l')) return 3;
-    return 0;
-  }
-
-  // End of the part that \s+(?!\S) | \s+ takes of a run of whitespace that begins at `at`.
-  size_t spaces(size_t at) const {
-    size_t last = at, stop = at;
-    while (stop < text_.size()) {
-      const Character c = this->at(stop);
-      if ((c.bits & kSpace) == 0) break;
-      last = stop;
-      stop += c.length;
-    }
-    // The last one is left to join what follows, unless nothing follows or it is the only one.
-    return stop == text_.size() || last == at ? stop : last;
-  }
-
- private:
-  const UnicodeClasses& classes_;
-  std::string_view text_;
-};
-
-size_t gpt2_end(const Scanner& s, size_t at) {
-  if (s.byte(at) == '\'') {
-    if (const size_t n = s.contraction(at, false)) return at + n;
-  }
-  const size_t head = s.byte(at) == ' ' ? at + 1 : at;
-  if (head < s.end()) {
-    const unsigned bits = s.at(head).bits;
-    if (bits & kLetter) return s.run(head, kLetter, true);
-    if (bits & kNumber) return s.run(head, kNumber, true);
-    if (!(bits & kSpace)) return s.run(head, kLetter | kNumber | kSpace, false);
-  }
-  return s.spaces(at);
-}
-
-// \s*[\r\n]+ : end after the last newline of the run of whitespace; `at` if it has none.
-size_t newlines_end(const Scanner& s, size_t at) {
-  size_t end = at;
-  for (size_t i = at; i < s.end();) {
-    const Character c = s.at(i);
-    if ((c.bits & kSpace) == 0) break;
-    i += c.length;
-    if (c.bits & kNewline) end = i;
-  }
-  return end;
-}
-
-size_t words_end(const Scanner& s, size_t at, const CutStep& step) {
-  if (s.byte(at) == '\'') {
-    if (const size_t n = s.contraction(at, true)) return at + n;
-  }
-  const unsigned letters = step.marks_are_letters ? kLetter | kMark : unsigned{kLetter};
-  const Character first = s.at(at);
-  if (first.bits & letters) return s.run(at, letters, true);
-  const size_t second = at + first.length;
-  if ((first.bits & (kNumber | kNewline)) == 0 && second < s.end() && (s.at(second).bits & letters)) {
-    return s.run(second, letters, true);
-  }
-  if (first.bits & kNumber) return s.numbers(at, step.digits_max);
-
-  const unsigned not_punctuation = letters | kNumber | kSpace;
-  size_t head = at;
-  if (s.byte(at) == ' ' && second < s.end()) head = second;
-  if ((s.at(head).bits & not_punctuation) == 0) {
-    const size_t end = s.run(head, not_punctuation, false);
-    return step.punctuation_takes_newlines ? s.run(end, kNewline, true) : end;
-  }
-  const size_t end = newlines_end(s, at);
-  return end > at ? end : s.spaces(at);
-}
-
-bool is_cut_punctuation(const Scanner& s, size_t at, bool backtick) {
-  const char c = s.byte(at);
-  if (c == '$' || c == '+' || c == '<' || c == '=' || c == '>' || c == '^' || c == '~' || c == '|')
-    return true;
-  return (backtick && c == '`') || (s.at(at).bits & kPunctuation);
-}
-
-size_t punctuation_end(const Scanner& s, size_t at, bool backtick) {
-  const bool inside = is_cut_punctuation(s, at, backtick);
-  do {
-    at += s.at(at).length;
-  } while (at < s.end() && is_cut_punctuation(s, at, backtick) == inside);
-  return at;
-}
-
-size_t three_digits_end(const Scanner& s, size_t at) {
-  const auto three = [&](size_t i) {
-    const auto digit = [&](size_t k) { return k < s.end() && s.byte(k) >= '0' && s.byte(k) <= '9'; };
-    return digit(i) && digit(i + 1) && digit(i + 2);
-  };
-  if (three(at)) return at + 3;
-  while (at < s.end() && !three(at)) ++at;
-  return at;
-}
 
 }  // namespace
 
@@ -208,25 +105,6 @@ PieceCursor::PieceCursor(const PreTokenizer& row, std::string_view text)
   levels_[0] = {0, text.size()};
 }
 
-size_t PieceCursor::piece_end(const CutStep& step, size_t at, size_t end) const {
-  const Scanner s(classes_, text_.substr(0, end));
-  switch (step.kind) {
-    case CutKind::kGpt2:
-      return gpt2_end(s, at);
-    case CutKind::kWords:
-      return words_end(s, at, step);
-    case CutKind::kDigits:
-      return s.at(at).bits & kNumber ? s.numbers(at, step.digits_max) : s.run(at, kNumber, false);
-    case CutKind::kThreeAsciiDigits:
-      return three_digits_end(s, at);
-    case CutKind::kPunctuationRuns:
-      return punctuation_end(s, at, step.backtick);
-    case CutKind::kNone:
-      break;
-  }
-  return end;
-}
-
 bool PieceCursor::next(std::string_view* piece) {
   for (;;) {
     Level& level = levels_[level_];
@@ -236,7 +114,7 @@ bool PieceCursor::next(std::string_view* piece) {
       continue;
     }
     const size_t begin = level.at;
-    const size_t end = piece_end(row_.steps[level_], begin, level.end);
+    const size_t end = piece_end(row_.steps[level_], classes_, text_.substr(0, level.end), begin);
     level.at = end;
     if (level_ + 1 == steps_count_) {
       *piece = text_.substr(begin, end - begin);

@@ -80,6 +80,21 @@ const std::map<std::string, std::vector<std::string>>& expressions() {
   static const auto words_text = [](const std::string& digits) {
     return kCi + R"(|[^\r\n\p{L}\p{N}]?\p{L}+|)" + digits + R"(| ?[^%w\p{L}\p{N}]+[\r\n]*|)" + kTail;
   };
+  static const auto cased_text = [](const std::string& after, const std::string& digits) {
+    static const std::string kU = R"([\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])", kV = R"([\p{Ll}\p{Lm}\p{Lo}\p{M}])",
+                             kLead = R"([^\r\n\p{L}\p{N}]?)";
+    return kLead + kU + "*" + kV + "+" + after + "|" + kLead + kU + "+" + kV + "*" + after + "|" + digits +
+           R"(| ?[^%w\p{L}\p{N}]+[\r\n/]*|)" + kTail;
+  };
+  static const std::string kLinesText = R"([^\n]+|\n+)";
+  static const std::string kUnstoppedText = R"( ?[^(%w|.,!?…。，、।۔،)]+)";
+  // Ends of ranges that text normalization would replace are written as numbers.
+  static const std::string kDeepseekLetters =
+      R"(A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿ\x{386}\x{388}-\x{38A}\x{38C}\x{38E}-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-Ჺ)"
+      R"(Ჽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\x{1F7D}ᾀ-ᾴᾶ-ᾼ\x{1FBE}ῂ-ῄῆ-ῌῐ-\x{1FD3}ῖ-\x{1FDB}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕ)"
+      R"(ℙ-ℝℤ\x{2126}ℨ\x{212A}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⲳ\x{2CF2}\x{2CF3}Ꙁ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ)"
+      R"(𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃)";
+  static const std::string kDeepseekEast = R"([一-龥\x{0800}-\x{4E00}가-\x{D7FF}]+)";
   static const std::map<std::string, std::vector<std::string>> kMap = {
       {"gpt-2", {kGpt2Text}},
       {"smollm", {R"(\p{N})", kGpt2Text}},
@@ -92,6 +107,22 @@ const std::map<std::string, std::vector<std::string>>& expressions() {
       {"bailingmoe",
        {kCi + R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^%w\p{L}\p{N}]+[\r\n]*|%s*[\r\n]|%s+(?!%S)|%s+)"}},
       {"minicpm5", {R"(\p{N}{1,3})", words_text(R"(\p{N}+)")}},
+      {"laguna", {kLinesText, words_text(R"(\p{N})")}},
+      {"gemma4", {kLinesText}},
+      {"sarvam-moe", {kLinesText}},
+      {"tekken", {cased_text("", R"(\p{N})")}},
+      {"gpt-4o", {cased_text("(?:" + kCi + ")?", R"(\p{N}{1,3})")}},
+      {"bloom", {kUnstoppedText}},
+      {"viking", {kUnstoppedText, R"(\p{N})"}},
+      {"deepseek-llm",
+       {R"([\r\n])", "%s?[" + kDeepseekLetters + "]+", R"(%s?[!-/:-~！-／：-～‘-‟　-。]+)", R"(%s+$)",
+        kDeepseekEast, R"(\p{N}+)"}},
+      {"deepseek-coder", {R"([\r\n])", R"(%s?\p{L}+)", R"(%s?\p{P}+)", kDeepseekEast, R"(\p{N})"}},
+      {"deepseek-v3",
+       {R"(\p{N}{1,3})", R"([一-龥\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+)",
+        R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+)"
+        R"(| ?[\p{P}\p{S}]+[\r\n]*|)" +
+            kTail}},
       {"default", {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2Text, R"(\p{N}+)", R"([0-9][0-9][0-9])"}},
   };
   return kMap;
@@ -132,6 +163,9 @@ bool agrees(char32_t c) {
     classes.emplace_back(kPunctuation, Pattern(R"(\p{P})"));
     classes.emplace_back(kSymbol, Pattern(R"(\p{S})"));
     classes.emplace_back(kMark, Pattern(R"(\p{M})"));
+    classes.emplace_back(kUpper, Pattern(R"([\p{Lu}\p{Lt}])"));
+    classes.emplace_back(kLower, Pattern(R"(\p{Ll})"));
+    classes.emplace_back(kUncased, Pattern(R"([\p{Lm}\p{Lo}\p{M}])"));
     return classes;
   }();
   const uint16_t bits = UnicodeClasses::table().of(c);
@@ -170,7 +204,9 @@ rc::Gen<std::string> texts() {
       "'LL",    "'Re", "'d", "a",    "B",     "é",      "中",     "ſ",      "1",      "23",     "4567",
       "²",      "٣",   "Ⅷ",  ".",    ",",     "...",    "$",      "+",      "`",      "|",      "<",
       "=",      "~",   "^",  "_",    "/",     "\u0301", "\u0E31", "\u200D", "👩",     "\u0000", "\u00AD",
-      "\uE000", "€",   "«",  "word", "Don't", "x=1;",   "\u1680", "\u0903", "𝟘",      "𐍈"};
+      "\uE000", "€",   "«",  "word", "Don't", "x=1;",   "\u1680", "\u0903", "𝟘",      "𐍈",      "ǅ",
+      "ʰ",      "Σ",   "ß",  "ー",   "あ",    "한",     "龥",     "龦",     "Ա",      "ա",      "ა",
+      "।",      "،",   "…",  "”",    "！",    "Ａ",     "(",      ")",      "\u2028", "XMLa",   "'S"};
   const auto any = rc::gen::map(rc::gen::inRange<uint32_t>(0, 0x110000), [](uint32_t c) {
     return is_scalar(c) && agrees(c) ? utf8(c) : std::string("z");
   });
@@ -213,9 +249,11 @@ TEST_P(PreTokenizerGroup, KeepsEveryByteOfInvalidText) {
   EXPECT_TRUE(ok);
 }
 
-INSTANTIATE_TEST_SUITE_P(Rows, PreTokenizerGroup,
-                         testing::Values("gpt-2", "smollm", "llama-bpe", "dbrx", "qwen2", "qwen35", "falcon",
-                                         "seed-coder", "bailingmoe", "minicpm5", "default"),
+INSTANTIATE_TEST_SUITE_P(Rows, PreTokenizerGroup, testing::ValuesIn([] {
+                           std::vector<std::string> names;
+                           for (const auto& [name, patterns] : expressions()) names.push_back(name);
+                           return names;
+                         }()),
                          [](const auto& param_info) {
                            std::string name = param_info.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -231,7 +269,7 @@ TEST(PreTokenizer, EveryRowIsTestedAndEveryNameIsOne) {
       EXPECT_EQ(find_pre_tokenizer(name), &row);
     }
   }
-  EXPECT_EQ(find_pre_tokenizer("tekken"), nullptr);
+  EXPECT_EQ(find_pre_tokenizer("kimi-k2"), nullptr);
   EXPECT_EQ(find_pre_tokenizer(""), nullptr);
 }
 
@@ -241,6 +279,16 @@ TEST(PreTokenizer, ExamplesByEye) {
             (Pieces{"I", "'m", " ", "1", "2", "3", " ", " ok", "\n\n", " x"}));
   EXPECT_EQ(cut_by_table(*find_pre_tokenizer("llama-bpe"), "I'M 1234  ok\n\n x.\n"),
             (Pieces{"I", "'M", " ", "123", "4", " ", " ok", "\n\n", " x", ".\n"}));
+  EXPECT_EQ(cut_by_table(*find_pre_tokenizer("tekken"), "HTMLParser it's aBC/\n/x 12"),
+            (Pieces{"HTMLParser", " it", "'s", " a", "BC", "/\n/", "x", " ", "1", "2"}));
+  EXPECT_EQ(cut_by_table(*find_pre_tokenizer("gpt-4o"), "HTMLParser it's 1234"),
+            (Pieces{"HTMLParser", " it's", " ", "123", "4"}));
+  EXPECT_EQ(cut_by_table(*find_pre_tokenizer("deepseek-v3"), "漢字かなabc. f(x)=$y 12345"),
+            (Pieces{"漢字かな", "abc", ".", " f", "(x", ")=$", "y", " ", "123", "45"}));
+  EXPECT_EQ(cut_by_table(*find_pre_tokenizer("deepseek-coder"), "a  b\r\n1 \t"),
+            (Pieces{"a", " ", " b", "\r", "\n", "1", " \t"}));
+  EXPECT_EQ(cut_by_table(*find_pre_tokenizer("bloom"), "a, b  (c)"),
+            (Pieces{"a", ",", " b", "  (", "c", ")"}));
 }
 
 }  // namespace

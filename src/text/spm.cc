@@ -11,25 +11,6 @@
 namespace tally::text {
 namespace {
 
-constexpr std::string_view kSpace = "\xE2\x96\x81";
-constexpr char32_t kSpaceCodePoint = 0x2581;
-
-// Stands for any byte that is no character of its own.
-constexpr char32_t kBroken = 0x110000;
-
-struct CodePoint {
-  char32_t value;
-  uint8_t length;
-};
-
-CodePoint code_point_at(std::string_view text, size_t at) {
-  const auto byte = static_cast<uint8_t>(text[at]);
-  if (byte < 0x80) return {byte, 1};
-  const base::Utf8Step step = base::utf8_step(text.substr(at));
-  if (step.kind != base::Utf8Step::kValid) return {kBroken, 1};
-  return {step.code_point, step.length};
-}
-
 std::string squeezed(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -42,13 +23,48 @@ std::string squeezed(std::string_view text) {
 
 }  // namespace
 
+// Symbols are characters at first; a rule is the token it makes. Answers are remembered: to look for a token
+// is to hash its text.
+struct SpmEncoder::Rules {
+  const SpmEncoder& encoder;
+  std::string_view text;
+  std::span<MergeScratch::Answer> answers;  // a power of two
+
+  Single single(size_t at) const {
+    const auto byte = static_cast<uint8_t>(text[at]);
+    if (byte < 0x80) {
+      const uint32_t id = encoder.ascii_ids_[byte];
+      return {id != kNoToken ? id : kCharacterSymbol + byte, 1, byte};
+    }
+    const CodePoint c = code_point_at(text, at);
+    const uint32_t id = encoder.token(text.substr(at, c.length));
+    return {id != kNoToken ? id : kCharacterSymbol + c.value, c.length, c.value};
+  }
+  bool may_join(char32_t left, char32_t right) const { return encoder.pairs_.may_join(left, right); }
+  uint32_t find(uint32_t left, uint32_t right) const {
+    MergeScratch::Answer& answer = answers[hash_mix(left, right) & (answers.size() - 1)];
+    if (answer.left != left || answer.right != right) answer = {left, right, encoder.joined(left, right)};
+    return answer.rule;
+  }
+  uint32_t rank(uint32_t rule) const { return encoder.ranks_[rule]; }
+  static uint32_t merged(uint32_t rule) { return rule; }
+};
+
 SpmEncoder::SpmEncoder(const Vocabulary& vocabulary) : vocabulary_(&vocabulary) {
   byte_ids_.fill(kNoToken);
   for (uint32_t id = 0; id < vocabulary.size(); ++id) {
     if (vocabulary.kind(id) == TokenKind::kByte) {
       byte_ids_[static_cast<uint8_t>(vocabulary.raw_bytes(id)[0])] = id;
     }
-    if (vocabulary.matches_text(id)) text_bytes_max_ = std::max(text_bytes_max_, vocabulary.piece(id).size());
+    if (!vocabulary.matches_text(id)) continue;
+    text_bytes_max_ = std::max(text_bytes_max_, vocabulary.piece(id).size());
+    pairs_.add(vocabulary.piece(id));
+  }
+  // Runs of spaces are not cut into single ones.
+  pairs_.add(kSpelledSpaceCodePoint, kSpelledSpaceCodePoint);
+  for (unsigned c = 0; c < ascii_ids_.size(); ++c) {
+    const char text = static_cast<char>(c);
+    ascii_ids_[c] = token({&text, 1});
   }
 }
 
@@ -59,7 +75,6 @@ base::Result<SpmEncoder> SpmEncoder::build(const Vocabulary& vocabulary) {
   }
   SpmEncoder encoder(vocabulary);
   encoder.rank_scores();
-  encoder.collect_pairs();
   return encoder;
 }
 
@@ -76,24 +91,6 @@ void SpmEncoder::rank_scores() {
   }
 }
 
-size_t SpmEncoder::pair_hash(char32_t first, char32_t second) { return hash_mix(first, second) % kPairBits; }
-
-void SpmEncoder::collect_pairs() {
-  for (uint32_t id = 0; id < vocabulary_->size(); ++id) {
-    if (!vocabulary_->matches_text(id)) continue;
-    const std::string_view piece = vocabulary_->piece(id);
-    CodePoint before = code_point_at(piece, 0);
-    for (size_t i = before.length; i < piece.size();) {
-      const CodePoint c = code_point_at(piece, i);
-      pairs_[pair_hash(before.value, c.value)] = true;
-      before = c;
-      i += c.length;
-    }
-  }
-  // part_end does not cut runs of spaces into single ones.
-  pairs_[pair_hash(kSpaceCodePoint, kSpaceCodePoint)] = true;
-}
-
 std::string SpmEncoder::spell(std::string_view text, bool space_prefix, bool squeeze) {
   std::string kept;
   if (squeeze) {
@@ -103,30 +100,15 @@ std::string SpmEncoder::spell(std::string_view text, bool space_prefix, bool squ
   std::string out;
   if (text.empty()) return out;
   const auto spaces = static_cast<size_t>(std::count(text.begin(), text.end(), ' '));
-  out.reserve(text.size() + (spaces + 1) * kSpace.size());
-  if (space_prefix) out += kSpace;
-  for (const char c : text) {
-    if (c == ' ') {
-      out += kSpace;
-    } else {
-      out += c;
-    }
+  out.reserve(text.size() + spaces * (kSpelledSpace.size() - 1) + kSpelledSpace.size());
+  if (space_prefix) out += kSpelledSpace;
+  for (size_t at = 0; at < text.size();) {
+    const size_t space = std::min(text.find(' ', at), text.size());
+    out.append(text, at, space - at);
+    if (space < text.size()) out += kSpelledSpace;
+    at = space + 1;
   }
   return out;
-}
-
-size_t SpmEncoder::part_end(std::string_view spelled, size_t at) const {
-  for (size_t i = at + 1; i < spelled.size(); ++i) {
-    i = spelled.find(kSpace, i);
-    if (i == std::string_view::npos) break;
-    // The code point before: step back over at most three continuation bytes.
-    size_t before = i - 1;
-    while (before > at && i - before < 4 && (static_cast<uint8_t>(spelled[before]) & 0xC0) == 0x80) --before;
-    const CodePoint c = code_point_at(spelled.substr(0, i), before);
-    const char32_t value = before + c.length == i ? c.value : kBroken;
-    if (!may_join(value, kSpaceCodePoint)) return i;
-  }
-  return spelled.size();
 }
 
 uint32_t SpmEncoder::token(std::string_view text) const {
@@ -135,43 +117,39 @@ uint32_t SpmEncoder::token(std::string_view text) const {
   return id && vocabulary_->matches_text(*id) ? *id : kNoToken;
 }
 
+uint32_t SpmEncoder::joined(uint32_t left, uint32_t right) const {
+  std::string text;
+  for (const uint32_t symbol : {left, right}) {
+    if (symbol >= kCharacterSymbol) {
+      text += character_bytes(symbol - kCharacterSymbol);
+    } else {
+      text += vocabulary_->piece(symbol);
+    }
+  }
+  return token(text);
+}
+
 bool SpmEncoder::encode_part(std::string_view part, MergeScratch& scratch, std::vector<TokenId>& ids) const {
-  auto& symbols = scratch.symbols;
-  symbols.clear();
-  for (size_t i = 0; i < part.size();) {
-    const CodePoint c = code_point_at(part, i);
-    symbols.push_back({kNoToken, static_cast<uint32_t>(i), c.length});
-    i += c.length;
-  }
-  merge_symbols(
-      scratch,
-      [&](const Symbol& left, const Symbol& right) -> MergeCandidate {
-        const uint32_t id = token(part.substr(left.begin, left.size + right.size));
-        return id == kNoToken ? MergeCandidate{} : MergeCandidate{ranks_[id], id};
-      },
-      [&](const Symbol& left, const Symbol& right) {
-        return may_join(code_point_at(part, left.begin).value, code_point_at(part, right.begin).value);
-      });
-  const auto emit = [&](uint32_t id) { ids.push_back(TokenId{static_cast<int32_t>(id)}); };
-  for (const Symbol& symbol : symbols) {
-    const std::string_view text = part.substr(symbol.begin, symbol.size);
-    const uint32_t id = symbol.id != kNoToken ? symbol.id : token(text);
-    if (id != kNoToken) {
-      emit(id);
-      continue;
+  constexpr size_t kAnswers = 1u << 13;
+  if (scratch.answers.empty()) scratch.answers.resize(kAnswers);
+  const auto emit = [&](uint32_t symbol) {
+    if (symbol < kCharacterSymbol) {
+      ids.push_back(TokenId{static_cast<int32_t>(symbol)});
+      return true;
     }
-    for (const char byte : text) {
-      const uint32_t byte_id = byte_ids_[static_cast<uint8_t>(byte)];
-      const auto unknown = vocabulary_->role(SpecialRole::kUnknown);
-      if (byte_id == kNoToken && !unknown) return false;
-      emit(byte_id != kNoToken ? byte_id : *unknown);
+    const auto unknown = vocabulary_->role(SpecialRole::kUnknown);
+    for (const char byte : character_bytes(symbol - kCharacterSymbol)) {
+      const uint32_t id = byte_ids_[static_cast<uint8_t>(byte)];
+      if (id == kNoToken && !unknown) return false;
+      ids.push_back(TokenId{static_cast<int32_t>(id != kNoToken ? id : *unknown)});
     }
-  }
-  return true;
+    return true;
+  };
+  return merge_text(part.size(), scratch, Rules{*this, part, scratch.answers}, emit);
 }
 
 size_t SpmEncoder::memory_bytes() const {
-  return sizeof(*this) + pairs_.capacity() / 8 + ranks_.capacity() * sizeof(uint32_t);
+  return sizeof(*this) + pairs_.memory_bytes() + ranks_.capacity() * sizeof(uint32_t);
 }
 
 }  // namespace tally::text

@@ -3,6 +3,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "text/character_pairs.h"
 #include "text/merge.h"
 #include "text/vocabulary.h"
 
@@ -23,10 +24,9 @@ class SpmEncoder {
   // removes spaces at both ends and makes runs of them one.
   static std::string spell(std::string_view text, bool space_prefix, bool squeeze);
 
-  // End of the part of `spelled` that begins at `at` and that no merge can leave: it ends before a U+2581
-  // that no piece holds after the character before it. Encoding part by part gives what encoding the whole
-  // gives, and the parts are words.
-  size_t part_end(std::string_view spelled, size_t at) const;
+  // End of the part of `spelled` that begins at `at` and that no merge can leave. Encoding part by part gives
+  // what encoding the whole gives, and the parts are words.
+  size_t part_end(std::string_view spelled, size_t at) const { return pairs_.part_end(spelled, at); }
 
   // Appends the ids of one part. False: a byte has no token and there is no unknown token.
   bool encode_part(std::string_view part, MergeScratch& scratch, std::vector<TokenId>& ids) const;
@@ -34,22 +34,21 @@ class SpmEncoder {
   size_t memory_bytes() const;
 
  private:
-  static constexpr size_t kPairBits = 1u << 21;  // 256 KiB, so that few pairs share a bit
+  struct Rules;
 
   explicit SpmEncoder(const Vocabulary& vocabulary);
   void rank_scores();
-  void collect_pairs();
-  // False only if no piece that text may become holds these characters side by side.
-  bool may_join(char32_t first, char32_t second) const { return pairs_[pair_hash(first, second)]; }
-  static size_t pair_hash(char32_t first, char32_t second);
   // Token that stands for a stretch of text; kNoToken if there is none.
   uint32_t token(std::string_view text) const;
+  // Token that the texts of two symbols make; kNoToken if there is none.
+  uint32_t joined(uint32_t left, uint32_t right) const;
 
   const Vocabulary* vocabulary_;
-  std::vector<uint32_t> ranks_;                             // by id: 0 the highest score, equal scores equal
-  std::array<uint32_t, 256> byte_ids_;                      // kNoToken: the vocabulary lacks the byte
-  std::vector<bool> pairs_ = std::vector<bool>(kPairBits);  // by hash: side by side in some piece
-  size_t text_bytes_max_ = 0;                               // longest token that text may become
+  std::vector<uint32_t> ranks_;          // by id: 0 the highest score, equal scores equal
+  std::array<uint32_t, 256> byte_ids_;   // kNoToken: the vocabulary lacks the byte
+  std::array<uint32_t, 128> ascii_ids_;  // kNoToken: the character is no token
+  CharacterPairs pairs_;                 // of the tokens that text may become
+  size_t text_bytes_max_ = 0;            // longest of them
 };
 
 }  // namespace tally::text

@@ -63,11 +63,20 @@ class EncodeRun {
   }
 
   bool add_bpe(std::string_view text) {
+    const bool raw_utf8 = state_.pre_tokenizer->raw_utf8;
+    std::string spelled;
+    if (raw_utf8) {
+      spelled = SpmEncoder::spell(text, false, false);
+      text = spelled;
+    }
     PieceCursor cursor(*state_.pre_tokenizer, text);
-    std::string_view piece;
-    while (cursor.next(&piece)) {
-      const bool ok = cached(piece, [&] { return state_.bpe->encode_piece(piece, scratch_, ids_); });
-      if (!ok) return false;
+    for (std::string_view piece; cursor.next(&piece);) {
+      for (size_t at = 0; at < piece.size();) {
+        const size_t end = raw_utf8 ? state_.bpe->part_end(piece, at) : piece.size();
+        const std::string_view part = piece.substr(at, end - at);
+        if (!cached(part, [&] { return state_.bpe->encode_piece(part, scratch_, ids_); })) return false;
+        at = end;
+      }
     }
     return true;
   }
@@ -214,7 +223,7 @@ std::optional<std::string_view> Tokenizer::chat_template() const {
 
 size_t Tokenizer::memory_bytes() const {
   const State& s = *state_;
-  return sizeof(State) + s.vocabulary.memory_bytes() + s.specials.memory_bytes() + WordCache::memory_bytes() +
+  return sizeof(State) + s.vocabulary.memory_bytes() + s.specials.memory_bytes() + s.cache->memory_bytes() +
          (s.bpe ? s.bpe->memory_bytes() : 0) + (s.spm ? s.spm->memory_bytes() : 0) +
          (s.chat_template ? s.chat_template->capacity() : 0);
 }

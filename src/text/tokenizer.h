@@ -1,5 +1,6 @@
 #pragma once
-// Text to ids and back, as the model file says: byte-level BPE and SentencePiece-BPE with byte fallback.
+// Text to ids and back, as the model file says: byte-level BPE, BPE on characters, and SentencePiece-BPE, the
+// last two with byte fallback.
 // Threads: const methods may be called from any thread.
 
 #include "base/ids.h"
@@ -79,7 +80,7 @@ class Tokenizer {
   // Ids that are never sampled (tokenizer.ggml.suppress_tokens), ascending.
   std::span<const TokenId> suppressed() const;
 
-  std::string_view model() const;          // "gpt2", "llama"
+  std::string_view model() const;          // "gpt2", "llama", "gemma4"
   std::string_view pre_tokenizer() const;  // "smollm", …; empty for "llama", which has none
   std::optional<std::string_view> chat_template() const;
   // What was odd in the file, one line each (missing `pre`, dropped merges): for the model report.

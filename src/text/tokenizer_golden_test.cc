@@ -218,6 +218,7 @@ TEST_P(VocabularyGolden, CasesOfLlamaCpp) {
 INSTANTIATE_TEST_SUITE_P(Families, VocabularyGolden,
                          testing::Values(Family{"gpt-2", "gpt-2"}, Family{"llama-bpe", "llama-bpe"},
                                          Family{"qwen2", "qwen2"}, Family{"starcoder", "starcoder"},
+                                         Family{"falcon", "falcon"}, Family{"deepseek-llm", "deepseek-llm"},
                                          Family{"llama-spm", ""}, Family{"phi-3", ""}),
                          [](const auto& param_info) {
                            std::string name = param_info.param.name;

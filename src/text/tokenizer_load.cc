@@ -18,6 +18,7 @@ constexpr std::string_view kTokensKey = "tokenizer.ggml.tokens";
 constexpr std::string_view kScoresKey = "tokenizer.ggml.scores";
 constexpr std::string_view kMergesKey = "tokenizer.ggml.merges";
 constexpr std::string_view kPreKey = "tokenizer.ggml.pre";
+constexpr std::string_view kGemma4 = "gemma4";  // of tokenizer.ggml.model, and of tokenizer.ggml.pre
 constexpr uint32_t kGgufInt32 = 5;
 
 // Scores are f32; some files have whole numbers.
@@ -44,17 +45,18 @@ Result<bool> name_is_phi3(const gguf::File& file) {
   return lower.find("phi-3") != std::string::npos || lower.find("phi3") != std::string::npos;
 }
 
-Result<EncodeRules> read_rules(const gguf::File& file, bool byte_level, bool pre_adds_bos) {
+// `row` is null for SPM.
+Result<EncodeRules> read_rules(const gguf::File& file, const PreTokenizer* row) {
   EncodeRules rules;
   TALLY_TRY(const std::optional<bool> bos, file.get_bool("tokenizer.ggml.add_bos_token"));
   TALLY_TRY(const std::optional<bool> eos, file.get_bool("tokenizer.ggml.add_eos_token"));
   TALLY_TRY(const std::optional<bool> prefix, file.get_bool("tokenizer.ggml.add_space_prefix"));
   TALLY_TRY(const std::optional<bool> squeeze, file.get_bool("tokenizer.ggml.remove_extra_whitespaces"));
   TALLY_TRY(rules.eat_space_right, name_is_phi3(file));
-  rules.add_bos = bos.value_or(byte_level ? pre_adds_bos : true);
+  rules.add_bos = bos.value_or(row == nullptr || row->add_bos);
   rules.add_eos = eos.value_or(false);
-  rules.space_prefix = !byte_level && prefix.value_or(true);
-  rules.squeeze_spaces = !byte_level && squeeze.value_or(false);
+  rules.space_prefix = row == nullptr && prefix.value_or(true);
+  rules.squeeze_spaces = row == nullptr && squeeze.value_or(false);
   return rules;
 }
 
@@ -70,7 +72,10 @@ void check_added(const Vocabulary& vocabulary, EncodeRules& rules, std::vector<s
   check(rules.add_eos, SpecialRole::kEos, "eos");
 }
 
-Result<const PreTokenizer*> read_pre_tokenizer(const gguf::File& file, std::vector<std::string>& warnings) {
+Result<const PreTokenizer*> read_pre_tokenizer(const gguf::File& file, std::string_view model,
+                                               std::vector<std::string>& warnings) {
+  // This model has one pre-tokenizer, whatever its files say of `pre`.
+  if (model == kGemma4) return find_pre_tokenizer(kGemma4);
   TALLY_TRY(const std::optional<std::string_view> name, file.get_string(kPreKey));
   if (!name) {
     warnings.push_back(
@@ -133,18 +138,20 @@ Result<Tokenizer> Tokenizer::load(const gguf::File& file) {
 
 Result<Tokenizer> Tokenizer::load_unlocated(const gguf::File& file) {
   TALLY_TRY(const std::string_view model, file.require_string("tokenizer.ggml.model"));
-  const bool byte_level = model == "gpt2";
-  if (!byte_level && model != "llama") {
+  const bool bpe = model == "gpt2" || model == kGemma4;
+  if (!bpe && model != "llama") {
     return Error{
         ErrorCode::kBadData,
-        fmt::format("tokenizer.ggml.model is \"{}\", which is not supported; supported are gpt2 and llama",
+        fmt::format("tokenizer.ggml.model is \"{}\", which is not supported; supported are gpt2, llama "
+                    "and gemma4",
                     base::escape_for_log(model, 64))};
   }
   std::vector<std::string> warnings;
   const PreTokenizer* pre_tokenizer = nullptr;
-  if (byte_level) {
-    TALLY_TRY(pre_tokenizer, read_pre_tokenizer(file, warnings));
+  if (bpe) {
+    TALLY_TRY(pre_tokenizer, read_pre_tokenizer(file, model, warnings));
   }
+  const bool byte_level = bpe && !pre_tokenizer->raw_utf8;
   TALLY_TRY(const VocabularyFields fields, read_vocabulary_fields(file, byte_level));
   TALLY_TRY(Vocabulary vocabulary, Vocabulary::build(fields));
 
@@ -152,17 +159,20 @@ Result<Tokenizer> Tokenizer::load_unlocated(const gguf::File& file) {
   state->model = model;
   state->pre_tokenizer = pre_tokenizer;
   state->warnings = std::move(warnings);
-  TALLY_TRY(state->rules, read_rules(file, byte_level, byte_level && pre_tokenizer->add_bos));
+  TALLY_TRY(state->rules, read_rules(file, pre_tokenizer));
   check_added(state->vocabulary, state->rules, state->warnings);
-  if (byte_level) {
+  if (bpe) {
     TALLY_TRY(const std::optional<std::string_view> pre, file.get_string(kPreKey));
-    state->pre = pre.value_or("default");
+    state->pre = model == kGemma4 ? kGemma4 : pre.value_or("default");
     TALLY_TRY(const std::vector<std::string_view>* const merges, file.get_strings(kMergesKey));
     if (merges == nullptr) {
       return Error{ErrorCode::kBadData,
-                   fmt::format("{} is missing; the model \"gpt2\" needs it", kMergesKey)};
+                   fmt::format("{} is missing; the model \"{}\" needs it", kMergesKey, model)};
     }
-    TALLY_TRY(state->bpe, BpeEncoder::build(state->vocabulary, *merges, pre_tokenizer->ignore_merges));
+    const BpeOptions options{.ignore_merges = pre_tokenizer->ignore_merges,
+                             .raw_utf8 = pre_tokenizer->raw_utf8,
+                             .newline_runs_whole = pre_tokenizer->newline_runs_whole};
+    TALLY_TRY(state->bpe, BpeEncoder::build(state->vocabulary, *merges, options));
     if (const size_t dropped = state->bpe->dropped_merges()) {
       state->warnings.push_back(fmt::format(
           "{} of {} merges were dropped: a part or the result is no text token", dropped, merges->size()));

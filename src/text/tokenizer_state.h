@@ -43,7 +43,7 @@ struct Tokenizer::State {
   std::optional<BpeEncoder> bpe;                // exactly one of the two
   std::optional<SpmEncoder> spm;
   std::atomic<bool> double_bos_logged = false;
-  std::unique_ptr<WordCache> cache = std::make_unique<WordCache>();
+  std::unique_ptr<WordCache> cache = std::make_unique<WordCache>(vocabulary.size());
 };
 
 // Errors: kBadData, naming the key.

@@ -57,6 +57,7 @@ TEST(Bpe, IgnoreMergesTakesAWholePieceThatIsAToken) {
   EXPECT_EQ(numbers(ignoring->encode("abcd", false, false)), (Ids{256, 'c', 'd'}));
 }
 
+// T3.
 TEST(Specials, TextOfAUserNeverBecomesAControlToken) {
   auto t = small_bpe().load();
   ASSERT_TRUE(t);
@@ -228,6 +229,7 @@ TEST(Spm, RemoveExtraWhitespaces) {
   EXPECT_EQ(numbers(t->encode("  ab   ab ", false, false)), (Ids{263, 263}));
 }
 
+// T7.
 TEST(Spm, AMissingByteIsTheUnknownToken) {
   auto m = small_spm();
   m.tokens[3 + 0xC3].text = "gone", m.tokens[3 + 0xC3].kind = 1;
@@ -258,6 +260,77 @@ TEST(Spm, CuttingChangesNothing) {
   EXPECT_EQ(numbers(t->encode("a b", false, false)), (Ids{259, joined}));
 }
 
+// T4, T5. Pieces that are no UTF-8 come back byte for byte; NUL is a character as any other.
+TEST(Tokenizer, StrangeBytesAreKept) {
+  auto m = small_spm();
+  m.tokens.push_back({"\xFF\xFE", 4, 0});
+  m.tokens.push_back({"a\xC3", 1, 9});
+  const auto spm = m.load();
+  const auto bpe = small_bpe().load();
+  ASSERT_TRUE(spm && bpe);
+  const auto round_trip = [](const Tokenizer& t, const std::string& text) {
+    std::string out;
+    for (const int32_t id : numbers(t.encode(text, false, false))) out += t.bytes(TokenId{id});
+    return out;
+  };
+  for (const std::string& text : {std::string("a\0b", 3), std::string("\0", 1), std::string("a\xC3"),
+                                  std::string("a\xFF\xFE\xC3\xA8"), std::string("\xED\xA0\x80")}) {
+    std::string expected = " " + text;  // a prefix before each fragment that follows a special token
+    if (const size_t at = expected.find("\xFF\xFE"); at != std::string::npos) expected.insert(at + 2, " ");
+    EXPECT_EQ(round_trip(*spm, text), expected);
+    EXPECT_EQ(round_trip(*bpe, text), text);
+  }
+  EXPECT_EQ(numbers(spm->encode("a\xC3", false, false)).back(), static_cast<int32_t>(m.tokens.size()) - 1);
+}
+
+// T6. Special tokens that are empty, or the beginning of another.
+TEST(Specials, EmptyOnesAndPrefixesOfOthers) {
+  auto t = TestModel::bpe("gpt-2", {{"", 3}, {"<a", 4}, {"<a><", 4}, {"<a>", 4}}, {}).load();
+  ASSERT_TRUE(t) << t.error().message;
+  EXPECT_EQ(numbers(t->encode("<a><a<a><", false, true)), (Ids{258, 'a', 258}));
+  EXPECT_EQ(numbers(t->encode("<a>b<a", false, false)), (Ids{259, 'b', 257}));
+  EXPECT_EQ(numbers(t->encode("", false, true)), Ids{});
+}
+
+// Ids from 259: ▁ a b ab ▁a \n \n\n é <html>; no token for è.
+TestModel small_raw_bpe(std::string_view model, std::string_view pre) {
+  const TestModel spm =
+      TestModel::spm({{"▁"}, {"a"}, {"b"}, {"ab"}, {"▁a"}, {"\n"}, {"\n\n"}, {"é"}, {"<html>", 4}});
+  TestModel m;
+  m.tokens = spm.tokens;
+  m.with_scores = false;
+  m.writer.set_string("tokenizer.ggml.model", model);
+  m.writer.set_string("tokenizer.ggml.pre", pre);
+  m.writer.set_uint("tokenizer.ggml.bos_token_id", 1);
+  m.writer.set_uint("tokenizer.ggml.unknown_token_id", 0);
+  m.writer.set_strings("tokenizer.ggml.merges", std::vector<std::string>{"▁ a", "a b"});
+  return m;
+}
+
+TEST(RawBpe, MergesCharactersByRankWithinLines) {
+  const auto t = small_raw_bpe("gemma4", "default").load();
+  ASSERT_TRUE(t) << t.error().message;
+  EXPECT_EQ(t->model(), "gemma4");
+  EXPECT_EQ(t->pre_tokenizer(), "gemma4");
+  EXPECT_TRUE(t->adds_bos());
+  EXPECT_FALSE(t->adds_space_prefix());
+  EXPECT_EQ(numbers(t->encode("ab ab", false, false)), (Ids{262, 263, 261}));
+  EXPECT_EQ(numbers(t->encode("ab", true, false)), (Ids{1, 262}));
+  EXPECT_EQ(numbers(t->encode("é è", false, false)), (Ids{266, 259, 3 + 0xC3, 3 + 0xA8}));
+  // Two newlines are one token although no merge makes it; three are not a token.
+  EXPECT_EQ(numbers(t->encode("a\n\nb\n\n\n", false, false)), (Ids{260, 265, 261, 264, 264, 264}));
+  EXPECT_EQ(numbers(t->encode("a<html> \xFF", false, true)), (Ids{260, 267, 259, 3 + 0xFF}));
+  EXPECT_EQ(t->decode(*t->encode("ab  è\n", false, false), true), "ab  è\n");
+  EXPECT_TRUE(t->warnings().empty());
+
+  // The same by its pre-tokenizer alone; here newlines merge only by the merges.
+  const auto s = small_raw_bpe("gpt2", "sarvam-moe").load();
+  ASSERT_TRUE(s) << s.error().message;
+  EXPECT_FALSE(s->adds_bos());
+  EXPECT_EQ(numbers(s->encode("ab ab\n\n", false, false)), (Ids{262, 263, 261, 264, 264}));
+}
+
+// G19, G20, G21.
 TEST(Files, WrongOnesAreRefusedWithTheKey) {
   const auto has = [](const std::string& message, std::string_view part) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
@@ -311,7 +384,7 @@ TEST(Files, WrongOnesAreRefusedWithTheKey) {
   m.writer.set_ints("tokenizer.ggml.suppress_tokens", far);
   has(error_of(m), "tokenizer.ggml.suppress_tokens holds 264");
 
-  has(error_of(small_bpe("tekken")), "tokenizer.ggml.pre is \"tekken\"");
+  has(error_of(small_bpe("kimi-k2")), "tokenizer.ggml.pre is \"kimi-k2\"");
   for (const std::string entry : {"nothing", "a ", "a"}) {
     has(error_of(TestModel::bpe("gpt-2", {{"ab"}}, {"a b", entry})), "tokenizer.ggml.merges[1]");
   }

@@ -1,6 +1,7 @@
 #include "text/unicode_classes.h"
 
 #include "base/utf8.h"
+#include "text/character_sets.h"
 
 #include <utf8proc.h>
 
@@ -20,11 +21,13 @@ bool is_white_space(char32_t c) {
 uint16_t category_bits(char32_t c) {
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
     case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
     case UTF8PROC_CATEGORY_LT:
+      return kLetter | kUpper;
+    case UTF8PROC_CATEGORY_LL:
+      return kLetter | kLower;
     case UTF8PROC_CATEGORY_LM:
     case UTF8PROC_CATEGORY_LO:
-      return kLetter;
+      return kLetter | kUncased;
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
     case UTF8PROC_CATEGORY_NO:
@@ -45,7 +48,7 @@ uint16_t category_bits(char32_t c) {
     case UTF8PROC_CATEGORY_MN:
     case UTF8PROC_CATEGORY_MC:
     case UTF8PROC_CATEGORY_ME:
-      return kMark;
+      return kMark | kUncased;
     default:
       return 0;
   }
@@ -61,9 +64,16 @@ uint16_t class_bits(char32_t c) {
 }  // namespace
 
 UnicodeClasses::UnicodeClasses() : plane0_(0x10000) {
-  for (char32_t c = 0; c < 0x10000; ++c) plane0_[c] = class_bits(c);
+  std::vector<uint16_t> bits_of(kCodePointEnd);
+  for (char32_t c = 0; c < kCodePointEnd; ++c) bits_of[c] = class_bits(c);
+  for (const CharacterSet& set : character_sets()) {
+    for (const CharacterRange& range : set.ranges) {
+      for (char32_t c = range.first; c <= range.last; ++c) bits_of[c] = static_cast<uint16_t>(bits_of[c] | set.bit);
+    }
+  }
+  std::copy_n(bits_of.begin(), plane0_.size(), plane0_.begin());
   for (char32_t c = 0x10000; c < kCodePointEnd; ++c) {
-    const uint16_t bits = class_bits(c);
+    const uint16_t bits = bits_of[c];
     if (upper_.empty() || upper_.back().bits != bits) upper_.push_back({c, bits});
   }
 }

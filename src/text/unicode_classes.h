@@ -12,6 +12,11 @@ namespace tally::text {
 // Bits of a class. A code point without any bit (control, format, unassigned, private use) is "other".
 inline constexpr uint16_t kLetter = 1, kNumber = 2, kPunctuation = 4, kSymbol = 8, kMark = 16, kSpace = 32,
                           kNewline = 64;  // CR and LF, which are kSpace too
+// Letters and marks by case: Lu Lt, Ll, and Lm Lo M, which have none.
+inline constexpr uint16_t kUpper = 128, kLower = 256, kUncased = 512;
+// Sets that one family of models spells out as ranges (character_sets.h).
+inline constexpr uint16_t kDeepseekLetter = 1024, kDeepseekPunctuation = 2048, kDeepseekEastAsian = 4096,
+                          kHanKana = 8192, kBloomStop = 16384;
 
 class UnicodeClasses {
  public:

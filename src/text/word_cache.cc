@@ -1,13 +1,17 @@
 #include "text/word_cache.h"
 
+#include <algorithm>
+#include <bit>
 #include <cstring>
 
 namespace tally::text {
 
-WordCache::WordCache() : slots_(std::make_unique<Slot[]>(kPieces)) {}
+WordCache::WordCache(size_t vocab_size)
+    : pieces_(std::bit_ceil(std::clamp<size_t>(vocab_size * 4, 64, kPiecesMax))),
+      slots_(std::make_unique<Slot[]>(pieces_)) {}
 
 bool WordCache::find(std::string_view piece, uint64_t hash, std::vector<TokenId>& ids) const {
-  const size_t set = hash % kPieces & ~(kWays - 1);
+  const size_t set = hash % pieces_ & ~(kWays - 1);
   for (size_t way = 0; way < kWays; ++way) {
     const Slot& slot = slots_[set + way];
     if (slot.state.load(std::memory_order_acquire) != kReady) continue;
@@ -21,7 +25,7 @@ bool WordCache::find(std::string_view piece, uint64_t hash, std::vector<TokenId>
 
 void WordCache::insert(std::string_view piece, uint64_t hash, std::span<const TokenId> ids) {
   if (ids.size() > kIdsMax) return;
-  const size_t set = hash % kPieces & ~(kWays - 1);
+  const size_t set = hash % pieces_ & ~(kWays - 1);
   for (size_t way = 0; way < kWays; ++way) {
     Slot& slot = slots_[set + way];
     uint8_t expected = kEmpty;

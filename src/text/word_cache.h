@@ -17,18 +17,19 @@ namespace tally::text {
 
 class WordCache {
  public:
-  static constexpr size_t kPieces = 65536;
+  static constexpr size_t kPiecesMax = 65536;
   static constexpr size_t kBytesMax = 32;
   static constexpr size_t kIdsMax = 7;
 
-  WordCache();
+  // A small vocabulary, of which there are few words, takes a small one.
+  explicit WordCache(size_t vocab_size);
 
   // Appends the ids of `piece` to `ids` if they are known. Requires piece.size() <= kBytesMax; hash =
   // hash_bytes(piece).
   bool find(std::string_view piece, uint64_t hash, std::vector<TokenId>& ids) const;
   // Keeps the ids if a slot is free and they are few enough.
   void insert(std::string_view piece, uint64_t hash, std::span<const TokenId> ids);
-  static constexpr size_t memory_bytes() { return kPieces * sizeof(Slot); }
+  size_t memory_bytes() const { return pieces_ * sizeof(Slot); }
 
  private:
   enum State : uint8_t { kEmpty, kBeingWritten, kReady };
@@ -40,6 +41,7 @@ class WordCache {
     std::array<TokenId, kIdsMax> ids{};
   };
   static constexpr size_t kWays = 4;  // slots a piece may be in
+  const size_t pieces_;               // a power of two
   std::unique_ptr<Slot[]> slots_;
 };
 

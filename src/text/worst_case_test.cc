@@ -1,5 +1,5 @@
-// A megabyte of what hurts a tokenizer, for every family of vocabulary: each within a second of processor
-// time.
+// T1, T8. A megabyte of what hurts a tokenizer, for every family of vocabulary: each within a second of
+// processor time.
 
 #include "gguf/gguf.h"
 #include "text/tokenizer.h"
@@ -17,7 +17,7 @@
 namespace tally::text {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(TALLY_INSTRUMENTED)
 constexpr size_t kBytes = 1u << 16;  // the bound is for a release build; here only the memory is watched
 #else
 constexpr size_t kBytes = 1u << 20;
@@ -59,7 +59,9 @@ std::vector<std::pair<std::string, std::string>> worst_texts() {
           {"starts of a special token", repeated("<|im_")},
           {"random bytes", random_of("")},
           {"random letters", random_of("abcdefghijklmnopqrstuvwxyz")},
-          {"two random letters", random_of("ab")}};
+          {"two random letters", random_of("ab")},
+          {"frequent letters", random_of("eeettaaoinshrdlu")},
+          {"upper and lower case", random_of("Aa")}};
 }
 
 class WorstCase : public testing::TestWithParam<std::string> {};
@@ -84,6 +86,8 @@ INSTANTIATE_TEST_SUITE_P(Families, WorstCase,
                                          TALLY_GOLDEN_VOCAB_DIR "/ggml-vocab-gpt-2.gguf",
                                          TALLY_GOLDEN_VOCAB_DIR "/ggml-vocab-llama-bpe.gguf",
                                          TALLY_GOLDEN_VOCAB_DIR "/ggml-vocab-qwen2.gguf",
+                                         TALLY_GOLDEN_VOCAB_DIR "/ggml-vocab-falcon.gguf",
+                                         TALLY_GOLDEN_VOCAB_DIR "/ggml-vocab-deepseek-llm.gguf",
                                          TALLY_GOLDEN_VOCAB_DIR "/ggml-vocab-llama-spm.gguf"),
                          [](const auto& param_info) {
                            std::string name;
