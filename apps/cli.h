@@ -38,6 +38,7 @@ int run_serve(const Invocation& call);
 int run_run(const Invocation& call);
 int run_inspect(const Invocation& call);
 int run_tokenize(const Invocation& call);
+int run_quantize(const Invocation& call);
 int run_help(const Invocation& call);
 
 }  // namespace tally::apps

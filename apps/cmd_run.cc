@@ -11,7 +11,8 @@ int run_run(const Invocation& call) {
   const auto model = model_argument(call.arguments, 2);
   if (!model) return fail(model.error());
   configure_log(call.settings);
-  auto text = load_text(*model, call.settings.text("chat-template"));
+  // A plain prompt needs no template, so one that tally cannot read does no harm then.
+  auto text = load_text(*model, call.settings.text("chat-template"), !call.settings.on("raw"));
   if (!text) return fail(text.error());
   engine::LoadRequest request = load_request(call.settings, *model, *text);
   request.settings.max_seqs = 1, request.settings.max_queue = 1;

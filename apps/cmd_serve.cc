@@ -18,7 +18,7 @@ int run_serve(const Invocation& call) {
   configure_log(call.settings);
   block_ending_signals();
 
-  auto text = load_text(*model, call.settings.text("chat-template"));
+  auto text = load_text(*model, call.settings.text("chat-template"), true);
   if (!text) return fail(text.error());
   engine::LoadRequest request = load_request(call.settings, *model, *text);
   const auto plan = engine::plan_memory(request);

@@ -7,6 +7,7 @@
 #include "gguf/gguf.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -23,39 +24,63 @@ using base::Result;
 constexpr size_t kTemplateBytesMax = size_t{1} << 20;
 constexpr uint64_t kConnectionBytes = uint64_t{8} << 20;  // sockets and parsed bodies in flight
 
-Result<std::optional<text::ChatTemplate>> load_template(const text::Tokenizer& tokenizer,
-                                                        const std::string& setting) {
+// Only a regular file: reading a pipe or a terminal could wait for ever.
+Result<std::string> read_template(const std::string& path) {
+  const std::string flag = fmt::format("--chat-template {}", base::escape_for_log(path));
+  struct stat info{};
+  if (::stat(path.c_str(), &info) != 0) return Error{ErrorCode::kNoInput, flag + ": cannot be read"};
+  if (!S_ISREG(info.st_mode)) return Error{ErrorCode::kNoInput, flag + ": not a regular file"};
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return Error{ErrorCode::kNoInput, flag + ": cannot be read"};
+  if (static_cast<uint64_t>(info.st_size) > kTemplateBytesMax) {
+    return Error{ErrorCode::kBadData,
+                 fmt::format("{}: {} bytes, at most {} are allowed", flag, info.st_size, kTemplateBytesMax)};
+  }
+  std::string source(static_cast<size_t>(info.st_size), '\0');
+  in.read(source.data(), static_cast<std::streamsize>(source.size()));
+  if (in.bad()) return Error{ErrorCode::kIo, flag + ": reading failed"};
+  source.resize(static_cast<size_t>(in.gcount()));
+  return source;
+}
+
+Result<text::ChatTemplate> load_given_template(const std::string& setting) {
   constexpr std::string_view kBuiltin = "builtin:";
   if (setting.starts_with(kBuiltin)) {
-    TALLY_TRY(text::ChatTemplate built, text::ChatTemplate::builtin(setting.substr(kBuiltin.size())));
-    return std::optional(std::move(built));
+    auto built = text::ChatTemplate::builtin(setting.substr(kBuiltin.size()));
+    if (built) return built;
+    return Error{built.error().code, fmt::format("--chat-template: {}", built.error().message)};
   }
-  std::string source;
-  if (!setting.empty()) {
-    std::ifstream in(setting, std::ios::binary);
-    if (!in)
-      return Error{ErrorCode::kNoInput,
-                   fmt::format("--chat-template {}: cannot be read", base::escape_for_log(setting))};
-    source.resize(kTemplateBytesMax + 1);
-    in.read(source.data(), static_cast<std::streamsize>(source.size()));
-    source.resize(static_cast<size_t>(in.gcount()));
-  } else if (const auto own = tokenizer.chat_template()) {
-    source = *own;
-  } else {
-    return std::optional<text::ChatTemplate>();
-  }
-  TALLY_TRY(text::ChatTemplate parsed, text::ChatTemplate::parse(source));
-  return std::optional(std::move(parsed));
+  TALLY_TRY(const std::string source, read_template(setting));
+  auto parsed = text::ChatTemplate::parse(source);
+  if (parsed) return parsed;
+  return Error{parsed.error().code,
+               fmt::format("--chat-template {}: {}", base::escape_for_log(setting), parsed.error().message)};
+}
+
+Result<text::ChatTemplate> load_own_template(const std::string& model_path, std::string_view source) {
+  auto parsed = text::ChatTemplate::parse(source);
+  if (parsed) return parsed;
+  return Error{parsed.error().code,
+               fmt::format("{}: tokenizer.chat_template: {}; --chat-template FILE or builtin:NAME ({}) "
+                           "gives another",
+                           base::escape_for_log(model_path), parsed.error().message,
+                           text::ChatTemplate::builtin_names())};
 }
 
 }  // namespace
 
-Result<ModelText> load_text(const std::string& model_path, const std::string& template_setting) {
+Result<ModelText> load_text(const std::string& model_path, const std::string& template_setting,
+                            bool own_template) {
   TALLY_TRY(const gguf::File file, gguf::File::open(model_path));
   TALLY_TRY(text::Tokenizer tokenizer, text::Tokenizer::load(file));
   for (const std::string& warning : tokenizer.warnings()) base::log_warn("{}", warning);
-  TALLY_TRY(auto chat, load_template(tokenizer, template_setting));
-  ModelText text{std::move(tokenizer), std::move(chat), "", 0};
+  ModelText text{std::move(tokenizer), std::nullopt, "", 0};
+  const auto own = text.tokenizer.chat_template();
+  if (!template_setting.empty()) {
+    TALLY_TRY(text.chat_template, load_given_template(template_setting));
+  } else if (own && own_template) {
+    TALLY_TRY(text.chat_template, load_own_template(model_path, *own));
+  }
   std::map<tensor::DType, uint64_t> weights;
   for (const gguf::TensorInfo& t : file.tensors()) {
     weights[t.type] += t.shape.elements();

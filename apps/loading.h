@@ -23,8 +23,10 @@ struct ModelText {
   std::string weight_type;  // of most weights: "Q4_1"
   uint64_t parameters = 0;
 };
-// template_setting: --chat-template. Errors: those of the file and the template.
-base::Result<ModelText> load_text(const std::string& model_path, const std::string& template_setting);
+// template_setting: --chat-template; empty: the file's own template, if own_template. Errors: those of the
+// file and of the template, with line and column.
+base::Result<ModelText> load_text(const std::string& model_path, const std::string& template_setting,
+                                  bool own_template);
 
 // Fills the engine's request from the settings of `serve` or `run`; memory is resolved here. The caller sets
 // progress.

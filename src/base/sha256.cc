@@ -45,7 +45,7 @@ Result<Digest> sha256_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) return Error{ErrorCode::kNoInput, fmt::format("cannot read {}", path)};
   const Context c = start();
-  std::vector<char> buffer(size_t{1} << 20);
+  std::vector<char> buffer(size_t{1} << 17);
   while (in) {
     in.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
     EVP_DigestUpdate(c.get(), buffer.data(), static_cast<size_t>(in.gcount()));

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
 
 namespace tally::model {
 namespace {
@@ -64,6 +65,39 @@ TEST_P(Invariance, ChunksThreadsBlocksAndTiers) {
     }
   }
 }
+
+// Every architecture, with all of it changed at once.
+class ArchInvariance : public testing::TestWithParam<std::string> {};
+
+TEST_P(ArchInvariance, HoldsForTheFamily) {
+  const std::string file = "tests/golden/arch/" + GetParam() + ".gguf";
+  for (const tensor::KvCodecInfo& codec : tensor::kKvCodecs) {
+    RigOptions base;
+    base.codec = codec.codec, base.context = 128, base.rows_max = 128;
+    const std::vector<float> wanted = all_logits(file, base, 100);
+    for (const kernels::IsaInfo& tier : kernels::isas()) {
+      if (!kernels::host_has(tier.isa)) continue;
+      RigOptions o = base;
+      o.isa = tier.isa, o.block_tokens = 16, o.threads = 1;
+      for (const uint32_t chunk : {1u, 37u}) {
+        const std::vector<float> got = all_logits(file, o, chunk);
+        ASSERT_EQ(got.size(), wanted.size());
+        EXPECT_EQ(std::memcmp(got.data(), wanted.data(), got.size() * sizeof(float)), 0)
+            << codec.name << " " << tier.name << " chunk " << chunk;
+      }
+    }
+  }
+}
+
+std::vector<std::string> arch_files() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("tests/golden/arch"))
+    if (entry.path().extension() == ".gguf") names.push_back(entry.path().stem().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(Families, ArchInvariance, testing::ValuesIn(arch_files()),
+                         [](const auto& row) { return row.param; });
 
 // `--attention standard` is another arithmetic: close, not equal.
 TEST_P(Invariance, StandardAttentionIsClose) {

@@ -33,19 +33,39 @@ size_t rope_bytes(const ModelSpec& spec, uint32_t context) {
   return bytes;
 }
 
-// Angles in double, rounded once: every tier reads the same table.
-void fill_rope(const RopeSpec& rope, const float* factors, uint32_t context, float* out) {
+// YaRN's share of extrapolation for pair i: 1 for pairs that turn beta_fast times or more in the original
+// context, 0 for those that turn beta_slow times or less. Source: Peng et al. 2023; the range is rounded
+// outwards.
+double yarn_share(const RopeSpec& rope, uint32_t i) {
+  const auto pair_of = [&](double turns) {
+    return rope.rotated * std::log(rope.original_context / (turns * 2 * M_PI)) / (2 * std::log(rope.base));
+  };
+  const double low = std::max(0.0, std::floor(pair_of(rope.beta_fast)));
+  const double high = std::min(rope.rotated - 1.0, std::ceil(pair_of(rope.beta_slow)));
+  return rope.ext_factor * (1 - std::clamp((i - low) / std::max(0.001, high - low), 0.0, 1.0));
+}
+
+// Angles in double, rounded once: every tier reads the same table. divisors [rotated / 2] or null.
+void fill_rope(const RopeSpec& rope, const float* divisors, uint32_t context, float* out) {
   const uint32_t pairs = rope.rotated / 2;
   for (uint32_t i = 0; i < pairs; ++i) {
-    const double exponent = -2.0 * i / rope.rotated;
-    const double divisor = rope.factor * (factors == nullptr ? 1.0 : static_cast<double>(factors[i]));
-    const double frequency = std::pow(rope.base, exponent) / divisor;
+    const double divisor = divisors == nullptr ? 1.0 : static_cast<double>(divisors[i]);
+    const double plain = std::pow(rope.base, -2.0 * i / rope.rotated) / divisor;
+    const double share = rope.ext_factor == 0 ? 0 : yarn_share(rope, i);
+    const double frequency = plain * (1 - share) / rope.factor + plain * share;
     for (uint32_t position = 0; position < context; ++position) {
       float* pair = out + (size_t{position} * pairs + i) * 2;
-      pair[0] = static_cast<float>(std::cos(position * frequency));
-      pair[1] = static_cast<float>(std::sin(position * frequency));
+      pair[0] = static_cast<float>(std::cos(position * frequency) * rope.magnitude);
+      pair[1] = static_cast<float>(std::sin(position * frequency) * rope.magnitude);
     }
   }
+}
+
+// The file may bring one set of divisors, or one for short contexts and one for long ones: which, is decided
+// once, by the longest sequence there can be.
+Slot divisor_slot(const ModelSpec& spec, const Weights& weights, uint32_t context) {
+  if (weights.has(Slot::kRopeFreqs) || !weights.has(Slot::kRopeLong)) return Slot::kRopeFreqs;
+  return context > spec.layer[0].rope.original_context ? Slot::kRopeLong : Slot::kRopeShort;
 }
 
 // One set of tables for sizing: specs without data.
@@ -57,12 +77,12 @@ std::vector<RopeTable> bare_ropes(const ModelSpec& spec) {
 
 size_t attend_bytes(const ModelSpec& spec, const StepLimits& limits,
                     const std::vector<tensor::KvLayout>& layouts) {
-  const size_t group = spec.attention.heads / spec.attention.kv_heads;
   size_t bytes = 0;
-  for (const tensor::KvLayout& layout : layouts) {
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    const size_t group = spec.layer[i].heads / spec.layer[i].kv_heads;
     bytes = std::max(bytes, limits.standard_attention
-                                ? kernels::attend_standard_scratch_bytes(layout, limits.context_max)
-                                : kernels::attend_scratch_bytes(layout, group));
+                                ? kernels::attend_standard_scratch_bytes(layouts[i], limits.context_max)
+                                : kernels::attend_scratch_bytes(layouts[i], group));
   }
   return bytes;
 }
@@ -124,8 +144,10 @@ Result<Model> Model::load(const gguf::File& file, const kernels::KernelTable& ke
   if (const size_t bytes = rope_bytes(spec, context); bytes > 0) {
     TALLY_TRY(state->rope_arena, accounts.reserve(base::Account::kWeights, "rope tables", bytes));
     auto* next = reinterpret_cast<float*>(state->rope_arena.data());
+    const Slot divisors = divisor_slot(spec, state->weights, context);
+    if (divisors == Slot::kRopeLong) state->fingerprint += "-long";  // its KV is not that of short contexts
     for (const RopeSpec& rope : distinct_ropes(spec)) {
-      fill_rope(rope, state->weights.vector(Slot::kRopeFreqs), context, next);
+      fill_rope(rope, state->weights.vector(divisors), context, next);
       state->ropes.push_back({rope, next});
       next += size_t{context} * rope.rotated;
     }
@@ -139,6 +161,13 @@ Result<size_t> Model::packed_bytes(const gguf::File& file, const kernels::Kernel
   TALLY_TRY(const ModelSpec spec, read_spec(file));
   TALLY_TRY(const WeightPlan plan, plan_weights(file, spec, kernels, options.dequantize_to_f32));
   return plan.bytes + rope_bytes(spec, context_of(spec, options));
+}
+
+Result<std::vector<std::string>> Model::find_unused_tensors(const gguf::File& file,
+                                                            const kernels::KernelTable& kernels) {
+  TALLY_TRY(const ModelSpec spec, read_spec(file));
+  TALLY_TRY(WeightPlan plan, plan_weights(file, spec, kernels, false));
+  return std::move(plan.unused);
 }
 
 Result<size_t> Model::scratch_bytes(const gguf::File& file, const kernels::KernelTable& kernels,
@@ -164,6 +193,12 @@ Result<Scratch> Model::make_scratch(const StepLimits& limits, const std::vector<
   s->head_nonfinite.resize(limits.logits_rows_max);
   s->worker_nonfinite.resize(threads * limits.rows_max);
   s->tiles.reserve(limits.rows_max);
+  if (const MoeSpec& moe = state_->spec.moe; moe.experts > 0) {
+    const size_t pairs = size_t{limits.rows_max} * moe.used, slots = expert_slots(moe, limits.rows_max);
+    s->route_ids.resize(pairs), s->route_weights.resize(pairs), s->row_slot.resize(pairs);
+    s->slot_row.resize(slots), s->slot_nonfinite.resize(slots), s->expert_next.resize(moe.experts);
+    s->experts.reserve(moe.experts), s->expert_tiles.reserve(slots / 16 + moe.experts);
+  }
   s->vocab = state_->spec.vocab;
   Scratch scratch;
   scratch.state_ = std::move(s);
@@ -177,9 +212,12 @@ void Model::forward(const Batch& batch, const kv::View& kv, Scratch& scratch, ba
 
 std::vector<tensor::KvLayout> kv_layouts(const ModelSpec& spec, tensor::KvCodec codec,
                                          uint32_t block_tokens) {
-  const AttentionSpec& at = spec.attention;
-  return std::vector<tensor::KvLayout>(
-      spec.layers, tensor::make_kv_layout(codec, at.kv_heads, at.key_dim, at.value_dim, block_tokens));
+  std::vector<tensor::KvLayout> layouts;
+  for (const LayerSpec& layer : spec.layer) {
+    layouts.push_back(tensor::make_kv_layout(codec, layer.kv_heads, spec.attention.key_dim,
+                                             spec.attention.value_dim, block_tokens));
+  }
+  return layouts;
 }
 
 }  // namespace tally::model

@@ -87,6 +87,9 @@ class Model {
   // Size functions, before anything is allocated (the plan).
   static base::Result<size_t> packed_bytes(const gguf::File& file, const kernels::KernelTable& kernels,
                                            const LoadOptions& options);
+  // Tensors of the file that nothing would read, escaped for people. Errors: as packed_bytes.
+  static base::Result<std::vector<std::string>> find_unused_tensors(const gguf::File& file,
+                                                                    const kernels::KernelTable& kernels);
   static base::Result<size_t> scratch_bytes(const gguf::File& file, const kernels::KernelTable& kernels,
                                             const LoadOptions& options, const StepLimits& limits,
                                             const std::vector<tensor::KvLayout>& layouts, size_t threads);
@@ -98,7 +101,8 @@ class Model {
   const ModelSpec& spec() const;
   // Bytes of weights that one forward reads.
   uint64_t weight_bytes() const;
-  // SHA-256 of the file, hex (of a split model: over those of its shards): the identity of the model.
+  // SHA-256 of the file, hex (of a split model: of its first shard), and what else decides the bytes of a KV
+  // block.
   const std::string& fingerprint() const;
   // Tensors of the file that nothing reads, for the model report.
   const std::vector<std::string>& unused_tensors() const;

@@ -1,11 +1,12 @@
-// G24, Q12: a non-finite value in one embedding row fails the rows that meet it, and no other row changes a bit.
+// G24, Q12: a non-finite value in one embedding row fails the rows that meet it, and no other row changes a
+// bit.
+#include "model/rig_test_support.h"
+
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <fstream>
 #include <limits>
-
-#include "model/rig_test_support.h"
 
 namespace tally::model {
 namespace {
@@ -23,7 +24,8 @@ std::string poisoned_file(float value) {
 }
 
 TEST(NonFinite, OnlyTheRowsThatMeetItFail) {
-  for (const float value : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+  for (const float value :
+       {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     const std::string path = poisoned_file(value);
     base::ThreadPool pool(2, kernels::set_float_mode);
     kernels::set_float_mode();

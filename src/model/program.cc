@@ -13,6 +13,7 @@ namespace {
 
 constexpr uint32_t kRowBlock = 16;    // rows of one item of a rows stage: the panel's token tile
 constexpr uint32_t kAttendRows = 32;  // rows of one item of an attend stage
+constexpr float kSwigluAlpha = 1.702f, kSwigluLimit = 7;  // gpt-oss; no key of the file says them
 
 class Interpreter {
  public:
@@ -26,7 +27,10 @@ class Interpreter {
     for (uint32_t i = stage.begin; i < stage.end; ++i) {
       const Instruction& in = p_.code[i];
       if (in.op == Op::kPanel) {
-        panel(in, head, begin, end);
+        kernels::PanelArgs args = panel_args(in);
+        args.tokens = all, args.token_begin = begin, args.token_end = end;
+        args.panel = s_.panel(in.panel), args.nonfinite = (head ? s_.head_nonfinite : s_.nonfinite).data();
+        step_.kernels->panel[static_cast<size_t>(in.panel)](args);
         continue;
       }
       for (uint32_t r = begin; r < end; ++r) row(in, r);
@@ -35,27 +39,56 @@ class Interpreter {
 
   void linear(const Chunk& chunk, bool head) const {
     const Instruction& in = p_.code[chunk.instruction];
-    kernels::LinearArgs args;
-    args.weights = in.matrix.data, args.rows = in.matrix.rows, args.k = in.matrix.k;
+    kernels::LinearArgs args = linear_args(in, chunk);
     args.panel = s_.panel(in.matrix.format->panel), args.tokens = head ? head_rows() : s_.rows;
-    args.out = s_.buf(in.dst), args.out_stride = width(in.dst);
-    args.group_begin = chunk.group_begin, args.group_end = chunk.group_end;
+    in.matrix.format->run(args);
+  }
+
+  void expert_rows(const Stage& stage, const ExpertTile& tile) const {
+    for (uint32_t i = stage.begin; i < stage.end; ++i) {
+      const Instruction& in = p_.code[i];
+      if (in.op == Op::kPanel) {
+        kernels::PanelArgs args = panel_args(in);
+        args.x += size_t{tile.expert_begin} * args.x_stride;
+        args.tokens = tile.expert_slots;
+        args.token_begin = tile.slot_begin - tile.expert_begin,
+        args.token_end = args.token_begin + tile.slots;
+        args.panel = expert_panel(in.panel, in.n, tile.expert_begin);
+        args.nonfinite = s_.slot_nonfinite.data() + tile.expert_begin;
+        step_.kernels->panel[static_cast<size_t>(in.panel)](args);
+        continue;
+      }
+      for (uint32_t slot = tile.slot_begin; slot < tile.slot_begin + tile.slots; ++slot)
+        expert_row(in, slot, tile.expert);
+    }
+  }
+
+  void expert_linear(const Chunk& chunk, const ExpertTile& expert) const {
+    const Instruction& in = p_.code[chunk.instruction];
+    kernels::LinearArgs args = linear_args(in, chunk);
+    args.weights += expert.expert * in.matrix.expert_step;
+    args.panel = expert_panel(in.matrix.format->panel, in.matrix.k, expert.expert_begin);
+    args.tokens = expert.expert_slots;
+    args.out += size_t{expert.expert_begin} * args.out_stride;
     in.matrix.format->run(args);
   }
 
   void attend(const Instruction& in, size_t item, size_t worker) const {
-    const AttendTile& tile = s_.tiles[item / p_.kv_heads];
-    const size_t head = item % p_.kv_heads, group = p_.heads / p_.kv_heads;
+    const LayerAttention& at = p_.attention[in.layer];
+    const AttendTile& tile = s_.tiles[item / at.kv_heads];
+    const size_t head = item % at.kv_heads, group = at.heads / at.kv_heads;
     const kernels::AttentionKernels& codec =
         step_.kernels->attention_for(step_.kv->layout(LayerIdx{in.layer}).codec);
     kernels::AttendArgs args;
     args.kv = sequence(in.layer, step_.batch->segments[tile.segment]);
     args.kv_head = head, args.group = group;
-    args.q = s_.buf(in.src) + size_t{tile.row_begin} * width(in.src) + head * group * p_.key_dim;
+    args.q = at_row(in.src, tile.row_begin) + head * group * p_.key_dim;
     args.q_stride = width(in.src);
     args.tokens = tile.rows, args.position = s_.row_position[tile.row_begin];
-    args.window = p_.window[in.layer], args.score_scale = p_.score_scale, args.softcap = p_.softcap;
-    args.out = s_.buf(in.dst) + size_t{tile.row_begin} * width(in.dst) + head * group * p_.value_dim;
+    args.window = at.window, args.score_scale = p_.score_scale, args.softcap = p_.softcap;
+    args.sinks = at.sinks == nullptr ? nullptr : at.sinks + head * group;
+    args.alibi = at.alibi.empty() ? nullptr : at.alibi.data() + head * group;
+    args.out = at_row(in.dst, tile.row_begin) + head * group * p_.value_dim;
     args.out_stride = width(in.dst);
     args.scratch = s_.worker(worker),
     args.nonfinite = s_.worker_nonfinite.data() + worker * s_.limits.rows_max + tile.row_begin;
@@ -70,66 +103,164 @@ class Interpreter {
 
  private:
   uint32_t width(Buf b) const { return p_.width[static_cast<size_t>(b)]; }
-  float* at(Buf b, uint32_t r) const { return s_.buf(b) + size_t{r} * width(b); }
+  float* at_row(Buf b, uint32_t r) const { return s_.buf(b) + size_t{r} * width(b); }
 
   kernels::KvSequence sequence(uint32_t layer, const Segment& segment) const {
     const LayerIdx idx{layer};
     return {&step_.kv->layout(idx), step_.kv->layer(idx), step_.batch->tables.data() + segment.table_begin};
   }
 
-  void panel(const Instruction& in, bool head, uint32_t begin, uint32_t end) const {
+  kernels::PanelArgs panel_args(const Instruction& in) const {
     kernels::PanelArgs args;
-    args.x = s_.buf(in.src), args.x_stride = width(in.src), args.k = width(in.src);
-    args.tokens = head ? head_rows() : s_.rows, args.token_begin = begin, args.token_end = end;
-    args.panel = s_.panel(in.panel), args.nonfinite = head ? s_.head_nonfinite.data() : s_.nonfinite.data();
-    step_.kernels->panel[static_cast<size_t>(in.panel)](args);
+    args.x = s_.buf(in.src), args.x_stride = width(in.src), args.k = in.n;
+    return args;
+  }
+  kernels::LinearArgs linear_args(const Instruction& in, const Chunk& chunk) const {
+    kernels::LinearArgs args;
+    args.weights = in.matrix.data, args.rows = in.matrix.rows, args.k = in.matrix.k;
+    args.out = s_.buf(in.dst), args.out_stride = width(in.dst);
+    args.group_begin = chunk.group_begin, args.group_end = chunk.group_end;
+    return args;
+  }
+  // Every expert's panel begins where its slots do: a tile of 16 has one size.
+  std::byte* expert_panel(kernels::PanelKind kind, size_t k, uint32_t slot) const {
+    return s_.expert_panel(kind) + slot / kRowBlock * kernels::panel_bytes(kind, kRowBlock, k);
+  }
+
+  void norm(const Instruction& in, const float* src, float* dst) const {
+    const kernels::VectorKernels& v = step_.kernels->vector;
+    const float* w = in.vector;
+    for (uint32_t h = 0; h < in.n; h += in.width) {
+      if (p_.norm == NormKind::kRms)
+        v.rms_norm(src + h, w, in.value, in.width, dst + h);
+      else
+        v.layer_norm(src + h, w, in.bias, in.value, in.width, dst + h);
+      if (w != nullptr) w += in.vector_step;
+    }
+  }
+
+  // out = act(x) * up, or act(x) without up.
+  void activate(const float* up, uint32_t n, float* x) const {
+    const kernels::VectorKernels& v = step_.kernels->vector;
+    switch (p_.activation) {
+      case Activation::kSilu:
+        return v.silu_mul(x, up, n, x);
+      case Activation::kGeluTanh:
+        return v.gelu_mul(x, up, n, x);
+      case Activation::kGeluErf:
+        return v.gelu_erf_mul(x, up, n, x);
+      case Activation::kRelu2:
+        return v.relu2_mul(x, up, n, x);
+      case Activation::kSwigluOai:
+        return v.swiglu_oai(x, up, kSwigluAlpha, kSwigluLimit, n, x);
+    }
+  }
+
+  void rope(const Instruction& in, uint32_t r, float* dst) const {
+    const uint32_t pairs = in.rope->spec.rotated / 2;
+    const float* cos_sin = in.rope->cos_sin + size_t{s_.row_position[r]} * pairs * 2;
+    const kernels::VectorKernels& v = step_.kernels->vector;
+    const auto rotate = in.rope->spec.kind == RopeKind::kNorm ? v.rope_norm : v.rope_neox;
+    for (uint32_t h = in.offset; h < in.n; h += in.width) rotate(cos_sin, pairs, dst + h);
+  }
+
+  void assemble_keys(const Instruction& in, const float* src, uint32_t r, float* dst) const {
+    const uint32_t rotated = in.width - in.offset;
+    const float* tail = at_row(Buf::kLatent, r) + width(Buf::kLatent) - rotated;
+    for (uint32_t h = 0; h < in.n; h += in.width, src += in.offset) {
+      std::memcpy(dst + h, src, size_t{in.offset} * sizeof(float));
+      std::memcpy(dst + h + in.offset, tail, size_t{rotated} * sizeof(float));
+    }
+  }
+
+  void route(const Instruction& in, const float* logits, uint32_t r) const {
+    const MoeSpec& moe = p_.moe;
+    kernels::RouteArgs args;
+    args.logits = logits, args.experts = moe.experts, args.used = moe.used, args.gating = moe.gating;
+    args.selection_bias = in.vector, args.groups = moe.groups, args.groups_used = moe.groups_used;
+    args.normalize = moe.normalize, args.scale = moe.scale;
+    args.ids = s_.route_ids.data() + size_t{r} * moe.used;
+    args.weights = s_.route_weights.data() + size_t{r} * moe.used;
+    kernels::route(args);
+  }
+
+  // In rank order, so that how rows are grouped does not change bits.
+  void expert_sum(const Instruction& in, uint32_t r, float* dst) const {
+    std::fill_n(dst, in.n, 0.f);
+    for (uint32_t rank = 0; rank < p_.moe.used; ++rank) {
+      const size_t i = size_t{r} * p_.moe.used + rank;
+      const uint32_t slot = s_.row_slot[i];
+      step_.kernels->vector.add_scaled(s_.route_weights[i], at_row(in.src, slot), in.n, dst);
+      s_.nonfinite[r] |= s_.slot_nonfinite[slot];
+    }
+  }
+
+  void expert_row(const Instruction& in, uint32_t slot, uint32_t expert) const {
+    float* dst = at_row(in.dst, slot);
+    switch (in.op) {
+      case Op::kExpertGather:
+        std::memcpy(dst, at_row(in.src, s_.slot_row[slot]), size_t{in.n} * sizeof(float));
+        return;
+      case Op::kExpertBias:
+        return step_.kernels->vector.add(in.vector + size_t{expert} * in.n, in.n, dst);
+      case Op::kAct:
+        return activate(nullptr, in.n, dst);
+      case Op::kGateAct:
+        return activate(at_row(in.src, slot), in.n, dst);
+      default:
+        TALLY_UNREACHABLE("not an instruction of slots");
+    }
   }
 
   void row(const Instruction& in, uint32_t r) const {
     const kernels::VectorKernels& v = step_.kernels->vector;
-    float* dst = at(in.dst, r);
-    const float* src = in.op == Op::kGather ? nullptr : at(in.src, r);
-    const uint32_t n = width(in.dst);
+    float* dst = at_row(in.dst, r);
+    const float* src = in.op == Op::kGather || in.op == Op::kExpertSum ? nullptr : at_row(in.src, r);
     switch (in.op) {
       case Op::kEmbed:
-        return step_.weights->embed(static_cast<uint32_t>(raw(step_.batch->tokens[r])), dst);
+        return step_.weights->row(Slot::kTokenEmbd, static_cast<uint32_t>(raw(step_.batch->tokens[r])), dst);
+      case Op::kEmbedPosition:
+        return step_.weights->row(Slot::kPositionEmbd, s_.row_position[r], dst);
       case Op::kScale:
-        return v.scale(in.value, n, dst);
+        return v.scale(in.value, in.n, dst);
       case Op::kNorm:
-        return v.rms_norm(src, in.vector, in.norm_eps, n, dst);
+        return norm(in, src, dst);
       case Op::kBias:
-        return v.add(in.vector, n, dst);
+        return v.add(in.vector, in.n, dst);
+      case Op::kClamp:
+        return v.clamp(in.value, in.n, dst);
       case Op::kAdd:
-        return v.add(src, n, dst);
+        return in.value == 1 ? v.add(src, in.n, dst) : v.add_scaled(in.value, src, in.n, dst);
       case Op::kSoftcap:
-        return v.softcap(in.value, n, dst);
+        return v.softcap(in.value, in.n, dst);
+      case Op::kAct:
+        return activate(nullptr, in.n, dst);
       case Op::kGateAct:
-        return (in.activation == Activation::kSilu ? v.silu_mul : v.gelu_mul)(dst, src, n, dst);
-      case Op::kHeadNorm:
-        for (uint32_t h = 0; h < n; h += in.width)
-          v.rms_norm(dst + h, in.vector, in.norm_eps, in.width, dst + h);
-        return;
-      case Op::kRope: {
-        const uint32_t pairs = in.rope->spec.rotated / 2;
-        const float* cos_sin = in.rope->cos_sin + size_t{s_.row_position[r]} * pairs * 2;
-        const auto rotate = in.rope->spec.kind == RopeKind::kNorm ? v.rope_norm : v.rope_neox;
-        for (uint32_t h = 0; h < n; h += in.width) rotate(cos_sin, pairs, dst + h);
-        return;
-      }
+        return activate(src, in.n, dst);
+      case Op::kSigmoidScale:
+        return v.sigmoid_scale(src[0], in.n, dst);
+      case Op::kRope:
+        return rope(in, r, dst);
+      case Op::kAssembleKeys:
+        return assemble_keys(in, src, r, dst);
+      case Op::kRoute:
+        return route(in, src, r);
+      case Op::kExpertSum:
+        return expert_sum(in, r, dst);
       case Op::kStoreKv: {
         const kernels::KvSequence kv = sequence(in.layer, step_.batch->segments[s_.row_segment[r]]);
         if (!step_.kernels->attention_for(kv.layout->codec).store(kv, s_.row_position[r], src, dst))
           s_.nonfinite[r] = 1;
         return;
       }
-      case Op::kGather: {
-        const uint32_t from = step_.batch->logits_rows[r];
-        std::memcpy(dst, at(in.src, from), size_t{n} * sizeof(float));
+      case Op::kGather:
+        std::memcpy(dst, at_row(in.src, step_.batch->logits_rows[r]), size_t{in.n} * sizeof(float));
         return;
-      }
       case Op::kPanel:
       case Op::kLinear:
       case Op::kAttend:
+      case Op::kExpertGather:
+      case Op::kExpertBias:
         break;
     }
     TALLY_UNREACHABLE("not a row instruction");
@@ -139,6 +270,32 @@ class Interpreter {
   const StepContext& step_;
   Scratch::State& s_;
 };
+
+// Gives every expert that a row chose its slots, beginning at a multiple of 16, in the order of rows.
+void lay_out_experts(const MoeSpec& moe, Scratch::State& s) {
+  const size_t pairs = size_t{s.rows} * moe.used;
+  std::vector<uint32_t>& next = s.expert_next;
+  std::fill(next.begin(), next.end(), 0u);
+  for (size_t i = 0; i < pairs; ++i) ++next[s.route_ids[i]];
+  s.experts.clear(), s.expert_tiles.clear();
+  uint32_t begin = 0;
+  for (uint32_t e = 0; e < moe.experts; ++e) {
+    const uint32_t n = next[e];
+    next[e] = begin;
+    if (n == 0) continue;
+    s.experts.push_back({e, begin, n, begin, n});
+    for (uint32_t at = 0; at < n; at += kRowBlock)
+      s.expert_tiles.push_back({e, begin + at, std::min(kRowBlock, n - at), begin, n});
+    begin += (n + kRowBlock - 1) / kRowBlock * kRowBlock;
+  }
+  TALLY_CHECK(begin <= s.slot_row.size(), "slots exceed the scratch", begin, s.slot_row.size());
+  std::fill_n(s.slot_nonfinite.begin(), begin, uint8_t{0});
+  for (size_t i = 0; i < pairs; ++i) {
+    const uint32_t slot = next[s.route_ids[i]]++;
+    s.row_slot[i] = slot;
+    s.slot_row[slot] = static_cast<uint32_t>(i / moe.used);
+  }
+}
 
 // Positions and segments of rows, and the tiles of the attend stages.
 void lay_out_rows(const Batch& batch, Scratch::State& s) {
@@ -177,6 +334,7 @@ void merge_nonfinite(const Batch& batch, Scratch::State& s) {
 double& account_of(const Stage& stage, OpTimes& times) {
   switch (stage.kind) {
     case StageKind::kLinear:
+    case StageKind::kExpertLinear:
       return times.linear_s;
     case StageKind::kHeadLinear:
     case StageKind::kHeadRows:
@@ -184,6 +342,7 @@ double& account_of(const Stage& stage, OpTimes& times) {
     case StageKind::kAttend:
       return times.attention_s;
     case StageKind::kRows:
+    case StageKind::kExpertRows:
       break;
   }
   return times.other_s;
@@ -214,8 +373,20 @@ void run(const Program& program, const StepContext& step, base::ThreadPool& pool
                           [&](size_t item, size_t) { interpreter.linear(stage.chunks[item], head); });
         break;
       case StageKind::kAttend:
-        pool.parallel_for(s.tiles.size() * program.kv_heads, [&](size_t item, size_t worker) {
-          interpreter.attend(program.code[stage.begin], item, worker);
+        pool.parallel_for(
+            s.tiles.size() * program.attention[program.code[stage.begin].layer].kv_heads,
+            [&](size_t item, size_t worker) { interpreter.attend(program.code[stage.begin], item, worker); });
+        break;
+      case StageKind::kExpertRows:
+        if (stage.begin == stage.end) continue;
+        if (program.code[stage.begin].op == Op::kExpertGather) lay_out_experts(program.moe, s);
+        pool.parallel_for(s.expert_tiles.size(),
+                          [&](size_t item, size_t) { interpreter.expert_rows(stage, s.expert_tiles[item]); });
+        break;
+      case StageKind::kExpertLinear:
+        pool.parallel_for(s.experts.size() * stage.chunks.size(), [&](size_t item, size_t) {
+          interpreter.expert_linear(stage.chunks[item % stage.chunks.size()],
+                                    s.experts[item / stage.chunks.size()]);
         });
         break;
     }

@@ -6,6 +6,7 @@
 //   rows     row-wise instructions, one after the other on blocks of 16 rows
 //   linear   matrices with the same panel, cut into chunks of row groups
 //   attend   tiles of rows x KV heads
+//   expert   the same of a mixture of experts: each expert's rows lie together in slots and run as one batch
 // Per-op time is taken here and nowhere else.
 
 #include "base/pool.h"
@@ -20,10 +21,16 @@
 
 namespace tally::model {
 
-// Named activations, [rows][width] f32 each. kHead and kLogits have one row for each wanted logits row.
+// Named activations, f32, [rows][width] each; those of kHead and kLogits have a row for each wanted logits
+// row, those of kExpert* one for each slot.
 enum class Buf : uint8_t {
   kResidual,
   kNormed,
+  kFfnIn,  // where attention and FFN run side by side with a norm each; at first the embedding of the
+           // position
+  kQDown,
+  kLatent,  // of latent attention: what K and V are made from, then the rotated part of K
+  kKeyPart,
   kQ,
   kK,
   kV,
@@ -31,6 +38,13 @@ enum class Buf : uint8_t {
   kBranch,
   kGate,
   kUp,
+  kRouter,
+  kShared,
+  kSharedScale,
+  kExpertIn,
+  kExpertGate,
+  kExpertUp,
+  kExpertOut,
   kHead,
   kLogits,
   kCount,
@@ -38,20 +52,28 @@ enum class Buf : uint8_t {
 inline constexpr size_t kBufs = static_cast<size_t>(Buf::kCount);
 
 enum class Op : uint8_t {
-  kEmbed,     // dst = embedding of the row's token
-  kScale,     // dst *= value
-  kNorm,      // dst = rms_norm(src) * vector
-  kHeadNorm,  // as kNorm on each head of `width` values
-  kPanel,     // panel[kind] = quantized src
-  kLinear,    // dst = matrix * panel
-  kBias,      // dst += vector
-  kRope,      // rotates each head of `width` values of dst
-  kStoreKv,   // writes K and V of the row into the cache
-  kAttend,    // dst = attention of src over the cache
-  kAdd,       // dst += src
-  kGateAct,   // dst = act(dst) * src
-  kGather,    // dst = the wanted rows of src
-  kSoftcap,   // dst = value * tanh(dst / value)
+  kEmbed,          // dst = embedding of the row's token
+  kEmbedPosition,  // dst = embedding of the row's position
+  kScale,          // dst *= value
+  kNorm,           // dst = norm(src) * vector + bias, over each run of `width` values
+  kPanel,          // panel[kind] = quantized src
+  kLinear,         // dst = matrix * panel
+  kBias,           // dst += vector
+  kClamp,          // dst = min(max(dst, -value), value)
+  kRope,           // rotates each head of `width` values of dst, from `offset` in it on
+  kAssembleKeys,   // dst = for each head the head's values of src, then the end of kLatent
+  kStoreKv,        // writes K (src) and V (dst) of the row into the cache
+  kAttend,         // dst = attention of src over the cache
+  kAdd,            // dst += value * src
+  kAct,            // dst = act(dst)
+  kGateAct,        // dst = act(dst) * src
+  kRoute,          // chooses the row's experts by src
+  kExpertGather,   // dst of a slot = src of its row
+  kExpertBias,     // dst of a slot += the expert's vector
+  kExpertSum,      // dst of a row = weighted sum of src of its slots, best expert first
+  kSigmoidScale,   // dst *= sigmoid(src[0])
+  kGather,         // dst = the wanted rows of src
+  kSoftcap,        // dst = value * tanh(dst / value)
 };
 
 // cos and sin of every position for one rope spec: [context][pairs][2] f32.
@@ -64,19 +86,29 @@ struct Instruction {
   Op op = Op::kAdd;
   Buf src = Buf::kResidual, dst = Buf::kResidual;
   uint32_t layer = 0;
-  uint32_t width = 0;  // of a head for kHeadNorm and kRope
-  float value = 0;     // kScale, kSoftcap
-  float norm_eps = 0;  // kNorm, kHeadNorm
+  uint32_t n = 0;      // values of a row
+  uint32_t width = 0;  // of a head or a norm
+  uint32_t offset = 0;
+  float value = 0;  // kScale, kSoftcap, kClamp, kAdd; eps of kNorm
   const float* vector = nullptr;
+  const float* bias = nullptr;
+  uint32_t vector_step = 0;  // kNorm: of `vector` from run to run
   Matrix matrix{};
   kernels::PanelKind panel = kernels::PanelKind::kF32;
   const RopeTable* rope = nullptr;
-  Activation activation = Activation::kSilu;
 };
 
-enum class StageKind : uint8_t { kRows, kHeadRows, kLinear, kHeadLinear, kAttend };
+enum class StageKind : uint8_t {
+  kRows,
+  kHeadRows,
+  kLinear,
+  kHeadLinear,
+  kAttend,
+  kExpertRows,
+  kExpertLinear
+};
 
-// One item of a linear stage.
+// One item of a linear stage; of each active expert in an expert's.
 struct Chunk {
   uint32_t instruction = 0;
   uint32_t group_begin = 0, group_end = 0;
@@ -88,15 +120,30 @@ struct Stage {
   std::vector<Chunk> chunks;    // linear stages
 };
 
+// What the attention of a layer needs beside its instruction.
+struct LayerAttention {
+  uint32_t heads = 0, kv_heads = 0;
+  uint32_t window = 0;
+  const float* sinks = nullptr;  // [heads]
+  std::vector<float> alibi;      // [heads] or empty
+};
+
 struct Program {
   std::vector<Instruction> code;
   std::vector<Stage> stages;
   std::array<uint32_t, kBufs> width{};                   // values a row; 0: not used
   std::array<uint32_t, kernels::kPanelKinds> panel_k{};  // longest input of each panel kind; 0: not used
-  uint32_t heads = 0, kv_heads = 0, key_dim = 0, value_dim = 0;
+  std::array<uint32_t, kernels::kPanelKinds> expert_panel_k{};  // of the panels of slots
+  uint32_t key_dim = 0, value_dim = 0;
   float score_scale = 0, softcap = 0;
-  std::vector<uint32_t> window;  // [layers]
+  NormKind norm = NormKind::kRms;
+  Activation activation = Activation::kSilu;
+  MoeSpec moe;
+  std::vector<LayerAttention> attention;  // [layers]
 };
+
+// Slots of a step of `rows` rows: every expert's slots begin at a multiple of 16.
+size_t expert_slots(const MoeSpec& moe, size_t rows);
 
 // Builds the program. `weights` may be bound only (for sizes), its pointers are null then. `ropes` has one
 // table for each distinct rope of the spec and must outlive the program. Shapes were checked when the weights
@@ -107,7 +154,7 @@ Program build_program(const ModelSpec& spec, const Weights& weights, const std::
 // Where each buffer lies in the scratch arena: buffers that are never live together share bytes.
 struct ScratchLayout {
   std::array<size_t, kBufs> buf{};
-  std::array<size_t, kernels::kPanelKinds> panel{};
+  std::array<size_t, kernels::kPanelKinds> panel{}, expert_panel{};
   size_t worker_begin = 0, worker_bytes = 0;  // attention scratch of each worker
   size_t bytes = 0;
 };

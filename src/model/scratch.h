@@ -14,6 +14,12 @@ struct AttendTile {
   uint32_t segment = 0, row_begin = 0, rows = 0;
 };
 
+// Up to 16 slots of one expert, which has the slots [expert_begin, expert_begin + expert_slots).
+struct ExpertTile {
+  uint32_t expert = 0, slot_begin = 0, slots = 0;
+  uint32_t expert_begin = 0, expert_slots = 0;
+};
+
 struct Scratch::State {
   StepLimits limits;
   ScratchLayout layout;
@@ -23,6 +29,13 @@ struct Scratch::State {
   std::vector<uint8_t> head_nonfinite;              // [logits rows]
   std::vector<uint8_t> worker_nonfinite;  // [threads][rows]: KV heads of one row run on several workers
   std::vector<AttendTile> tiles;          // capacity: rows_max
+  // Mixture of experts: a row's experts and their weights, best first, and where its values lie among the
+  // slots.
+  std::vector<uint32_t> route_ids, row_slot;      // [rows][used]
+  std::vector<float> route_weights;               // [rows][used]
+  std::vector<uint32_t> slot_row, expert_next;    // [slots], [experts]
+  std::vector<uint8_t> slot_nonfinite;            // [slots]
+  std::vector<ExpertTile> expert_tiles, experts;  // of a stage of slots; one for each active expert
   uint32_t rows = 0;
   uint32_t vocab = 0;
   OpTimes times;
@@ -31,6 +44,9 @@ struct Scratch::State {
     return reinterpret_cast<float*>(arena.data() + layout.buf[static_cast<size_t>(b)]);
   }
   std::byte* panel(kernels::PanelKind k) const { return arena.data() + layout.panel[static_cast<size_t>(k)]; }
+  std::byte* expert_panel(kernels::PanelKind k) const {
+    return arena.data() + layout.expert_panel[static_cast<size_t>(k)];
+  }
   std::byte* worker(size_t w) const { return arena.data() + layout.worker_begin + w * layout.worker_bytes; }
 };
 

@@ -1,14 +1,11 @@
 #include "model/weights.h"
 
-#include "base/utf8.h"
-
-#include <fmt/format.h>
+#include "base/check.h"
 
 #include <algorithm>
-#include <atomic>
 #include <mutex>
+#include <numeric>
 #include <optional>
-#include <unordered_set>
 
 namespace tally::model {
 namespace {
@@ -17,154 +14,7 @@ using base::Error;
 using base::ErrorCode;
 using base::Result;
 
-using Size = uint64_t (*)(const ModelSpec&);
-using Needed = bool (*)(const ModelSpec&);
-
-uint64_t embedding(const ModelSpec& s) { return s.embedding; }
-uint64_t vocab(const ModelSpec& s) { return s.vocab; }
-uint64_t q_rows(const ModelSpec& s) { return uint64_t{s.attention.heads} * s.attention.key_dim; }
-uint64_t k_rows(const ModelSpec& s) { return uint64_t{s.attention.kv_heads} * s.attention.key_dim; }
-uint64_t v_rows(const ModelSpec& s) { return uint64_t{s.attention.kv_heads} * s.attention.value_dim; }
-uint64_t o_columns(const ModelSpec& s) { return uint64_t{s.attention.heads} * s.attention.value_dim; }
-uint64_t key_dim(const ModelSpec& s) { return s.attention.key_dim; }
-uint64_t hidden(const ModelSpec& s) { return s.ffn.hidden; }
-uint64_t rope_pairs(const ModelSpec& s) { return s.layer[0].rope.rotated / 2; }
-uint64_t one(const ModelSpec&) { return 1; }
-
-bool always(const ModelSpec&) { return true; }
-bool never(const ModelSpec&) { return false; }  // optional: its presence switches the feature on
-bool untied(const ModelSpec& s) { return !s.tied_output; }
-bool qk_norm(const ModelSpec& s) { return s.attention.qk_norm; }
-bool sandwich(const ModelSpec& s) { return s.norm.sandwich; }
-
-struct Row {
-  Slot slot;
-  std::string_view name;  // "{}" is the layer; ".weight" and ".bias" are added
-  Size columns, rows;     // dim[0], dim[1] (1: a vector)
-  Needed needed;
-};
-
-constexpr Row kTable[] = {
-    {Slot::kTokenEmbd, "token_embd", embedding, vocab, always},
-    {Slot::kOutput, "output", embedding, vocab, untied},
-    {Slot::kOutputNorm, "output_norm", embedding, one, always},
-    {Slot::kRopeFreqs, "rope_freqs", rope_pairs, one, never},
-    {Slot::kAttnNorm, "blk.{}.attn_norm", embedding, one, always},
-    {Slot::kAttnQ, "blk.{}.attn_q", embedding, q_rows, always},
-    {Slot::kAttnK, "blk.{}.attn_k", embedding, k_rows, always},
-    {Slot::kAttnV, "blk.{}.attn_v", embedding, v_rows, always},
-    {Slot::kAttnOut, "blk.{}.attn_output", o_columns, embedding, always},
-    {Slot::kAttnQNorm, "blk.{}.attn_q_norm", key_dim, one, qk_norm},
-    {Slot::kAttnKNorm, "blk.{}.attn_k_norm", key_dim, one, qk_norm},
-    {Slot::kPostAttnNorm, "blk.{}.post_attention_norm", embedding, one, sandwich},
-    {Slot::kFfnNorm, "blk.{}.ffn_norm", embedding, one, always},
-    {Slot::kFfnGate, "blk.{}.ffn_gate", embedding, hidden, always},
-    {Slot::kFfnUp, "blk.{}.ffn_up", embedding, hidden, always},
-    {Slot::kFfnDown, "blk.{}.ffn_down", hidden, embedding, always},
-    {Slot::kPostFfnNorm, "blk.{}.post_ffw_norm", embedding, one, sandwich},
-};
-
-// Tensors that files carry and no forward pass reads.
-constexpr std::string_view kIgnorable[] = {"rope_freqs.weight", "attn_rot_embd"};
-
-Error bad(std::string message) { return Error{ErrorCode::kBadData, std::move(message)}; }
-
-bool is_float(tensor::DType type) {
-  return type == tensor::DType::kF32 || type == tensor::DType::kF16 || type == tensor::DType::kBF16;
-}
-
-Result<void> check_shape(const gguf::TensorInfo& t, uint64_t columns, uint64_t rows) {
-  if (t.shape.dim == std::array<uint64_t, 4>{columns, rows, 1, 1}) return {};
-  return bad(fmt::format("tensor {} at byte {}: shape is {} x {} x {} x {}, the metadata asks for {} x {}",
-                         base::escape_for_log(t.name, 64), t.record_offset, t.shape.dim[0], t.shape.dim[1],
-                         t.shape.dim[2], t.shape.dim[3], columns, rows));
-}
-
-size_t packed_size(const kernels::LinearFormat& format, size_t rows, size_t k) {
-  return (rows + kernels::kGroupRows - 1) / kernels::kGroupRows * format.group_bytes(k);
-}
-
-class Planner {
- public:
-  Planner(const gguf::File& file, const ModelSpec& spec, const kernels::KernelTable& kernels, bool to_f32)
-      : file_(file), spec_(spec), kernels_(kernels), to_f32_(to_f32) {}
-
-  Result<WeightPlan> run() {
-    for (const Row& row : kTable) {
-      const bool per_layer = row.name.find("{}") != std::string_view::npos;
-      for (uint32_t layer = 0; layer < (per_layer ? spec_.layers : 1); ++layer) {
-        const std::string name =
-            per_layer ? fmt::format(fmt::runtime(row.name), layer) : std::string(row.name);
-        const gguf::TensorInfo* t = file_.find_tensor(name + ".weight");
-        if (t == nullptr && row.needed(spec_)) return bad(fmt::format("tensor {}.weight is missing", name));
-        if (t == nullptr) continue;
-        TALLY_TRY_VOID(add(row, layer, *t));
-        if (const gguf::TensorInfo* bias = file_.find_tensor(name + ".bias");
-            bias != nullptr && row.rows != one) {
-          TALLY_TRY_VOID(add_vector(row.slot, true, layer, *bias, row.rows(spec_)));
-        }
-      }
-    }
-    for (const gguf::TensorInfo& t : file_.tensors()) {
-      const bool ignorable =
-          std::any_of(std::begin(kIgnorable), std::end(kIgnorable),
-                      [&](std::string_view s) { return t.name.find(s) != std::string_view::npos; });
-      if (!used_.contains(t.name) && !ignorable) plan_.unused.emplace_back(base::escape_for_log(t.name, 64));
-    }
-    plan_.bytes += kernels::kTailPadding;
-    return std::move(plan_);
-  }
-
- private:
-  Result<void> add(const Row& row, uint32_t layer, const gguf::TensorInfo& t) {
-    if (row.rows == one) return add_vector(row.slot, false, layer, t, row.columns(spec_));
-    TALLY_TRY_VOID(check_shape(t, row.columns(spec_), row.rows(spec_)));
-    WeightEntry e;
-    e.slot = row.slot, e.layer = layer, e.tensor = &t;
-    e.rows = static_cast<uint32_t>(t.shape.dim[1]), e.columns = static_cast<uint32_t>(t.shape.dim[0]);
-    e.source = kernels_.find_linear(t.type);
-    if (e.source == nullptr) {
-      return bad(fmt::format("tensor {} at byte {}: weights of type {} are not supported",
-                             base::escape_for_log(t.name, 64), t.record_offset,
-                             tensor::dtype_info(t.type).name));
-    }
-    e.target = to_f32_ ? kernels_.find_linear(tensor::DType::kF32) : e.source;
-    const bool gathered_only = row.slot == Slot::kTokenEmbd && !spec_.tied_output;
-    e.placement = gathered_only ? Placement::kRows : Placement::kPacked;
-    place(e, gathered_only ? t.bytes : packed_size(*e.target, t.shape.dim[1], t.shape.dim[0]));
-    return {};
-  }
-
-  Result<void> add_vector(Slot slot, bool bias, uint32_t layer, const gguf::TensorInfo& t, uint64_t size) {
-    TALLY_TRY_VOID(check_shape(t, size, 1));
-    if (!is_float(t.type)) {
-      return bad(fmt::format("tensor {} at byte {}: type {}, but a vector must be F32, F16 or BF16",
-                             base::escape_for_log(t.name, 64), t.record_offset,
-                             tensor::dtype_info(t.type).name));
-    }
-    WeightEntry e;
-    e.slot = slot, e.bias = bias, e.layer = layer, e.tensor = &t, e.source = kernels_.find_linear(t.type);
-    e.columns = static_cast<uint32_t>(size);
-    place(e, size * sizeof(float));
-    return {};
-  }
-
-  void place(WeightEntry& e, size_t bytes) {
-    e.offset = plan_.bytes, e.bytes = bytes;
-    plan_.bytes += (bytes + 63) / 64 * 64;
-    used_.insert(e.tensor->name);
-    plan_.entries.push_back(e);
-  }
-
-  const gguf::File& file_;
-  const ModelSpec& spec_;
-  const kernels::KernelTable& kernels_;
-  const bool to_f32_;
-  WeightPlan plan_;
-  std::unordered_set<std::string_view> used_;
-};
-
-// A piece of one tensor that a worker reads and packs on its own.
+// A piece of one entry that a worker reads and packs on its own.
 struct Piece {
   const WeightEntry* entry = nullptr;
   size_t row_begin = 0, rows = 0;
@@ -172,64 +22,112 @@ struct Piece {
 
 constexpr size_t kPieceBytes = size_t{4} << 20;
 
+// What a worker reads into, grown as needed.
+struct Buffers {
+  std::vector<std::byte> file;
+  std::vector<float> wide, turned;
+};
+
 std::vector<Piece> cut(const WeightPlan& plan) {
   std::vector<Piece> pieces;
   for (const WeightEntry& e : plan.entries) {
-    const size_t rows = e.tensor->shape.dim[1];
-    const size_t row_bytes = std::max<size_t>(1, e.tensor->bytes / rows);
-    const size_t step =
-        std::max<size_t>(1, kPieceBytes / row_bytes / kernels::kGroupRows) * kernels::kGroupRows;
-    for (size_t r = 0; r < rows; r += step) pieces.push_back({&e, r, std::min(step, rows - r)});
+    if (e.placement == Placement::kVector) {
+      pieces.push_back({&e, 0, 1});
+      continue;
+    }
+    const size_t row_bytes =
+        std::max<size_t>(1, tensor::row_bytes(e.source->type, e.transposed ? 32 : e.columns));
+    size_t step = std::max<size_t>(1, kPieceBytes / row_bytes / kernels::kGroupRows) * kernels::kGroupRows;
+    // Whole slabs of the tensor are turned at once: as many as fill groups.
+    if (e.transposed) step = std::lcm(kernels::kGroupRows, e.tensor->shape.dim[0]);
+    for (size_t r = 0; r < e.rows; r += step) pieces.push_back({&e, r, std::min<size_t>(step, e.rows - r)});
   }
   return pieces;
 }
 
-// Packs rows of GGUF data; the exact mode goes through f32.
-void pack_rows(const WeightEntry& e, const std::byte* rows, size_t count, size_t k, std::vector<float>& wide,
+// Reads rows (of a vector: values) [begin, begin + count) of the entry, as the file has them, one run after
+// the other.
+Result<void> read_rows(const gguf::File& file, const WeightEntry& e, size_t begin, size_t count,
+                       std::vector<std::byte>& out) {
+  const size_t row_bytes =
+      tensor::row_bytes(e.source->type, e.placement == Placement::kVector ? 1 : e.columns);
+  out.resize(count * row_bytes);
+  for (size_t done = 0; done < count;) {
+    const uint64_t row = begin + done;
+    const size_t left = e.map.run == UINT64_MAX ? count - done : e.map.run - row % e.map.run;
+    const size_t n = std::min(count - done, left);
+    TALLY_TRY_VOID(file.read_tensor(*e.tensor, e.map.at(row) * row_bytes,
+                                    std::span(out).subspan(done * row_bytes, n * row_bytes)));
+    done += n;
+  }
+  return {};
+}
+
+// Packs rows; the exact mode goes through f32.
+void pack_rows(const WeightEntry& e, const std::byte* rows, size_t count, std::vector<float>& wide,
                std::byte* out) {
-  const size_t row_bytes = tensor::row_bytes(e.tensor->type, k);
-  const size_t group_bytes = e.target->group_bytes(k);
+  const size_t row_bytes = tensor::row_bytes(e.source->type, e.columns);
+  const size_t group_bytes = e.target->group_bytes(e.columns);
   for (size_t r = 0; r < count; r += kernels::kGroupRows, out += group_bytes) {
     const size_t n = std::min(kernels::kGroupRows, count - r);
     const std::byte* group = rows + r * row_bytes;
     if (e.source != e.target) {
-      wide.resize(n * k);
-      for (size_t i = 0; i < n; ++i) e.source->dequantize(group + i * row_bytes, k, wide.data() + i * k);
+      wide.resize(n * e.columns);
+      for (size_t i = 0; i < n; ++i)
+        e.source->dequantize(group + i * row_bytes, e.columns, wide.data() + i * e.columns);
       group = reinterpret_cast<const std::byte*>(wide.data());
     }
-    e.target->pack(group, n, k, out);
+    e.target->pack(group, n, e.columns, out);
   }
 }
 
-Result<void> load_piece(const gguf::File& file, const Piece& piece, std::byte* arena,
-                        std::vector<std::byte>& buffer, std::vector<float>& wide) {
+// Packs slabs [n][columns] of the tensor as n rows of `columns` values each.
+Result<void> pack_turned(const gguf::File& file, const Piece& piece, Buffers& b, std::byte* out) {
   const WeightEntry& e = *piece.entry;
-  const size_t k = e.tensor->shape.dim[0];
-  const size_t row_bytes = tensor::row_bytes(e.tensor->type, k);
-  buffer.resize(piece.rows * row_bytes);
-  TALLY_TRY_VOID(file.read_tensor(*e.tensor, piece.row_begin * row_bytes, buffer));
+  const size_t n = e.tensor->shape.dim[0], k = e.columns;
+  const size_t row_bytes = tensor::row_bytes(e.source->type, n), slab_bytes = k * row_bytes;
+  b.file.resize(piece.rows / n * slab_bytes);
+  TALLY_TRY_VOID(file.read_tensor(*e.tensor, piece.row_begin / n * slab_bytes, b.file));
+  b.turned.resize(piece.rows * k), b.wide.resize(n);
+  for (size_t slab = 0; slab < piece.rows / n; ++slab) {
+    for (size_t c = 0; c < k; ++c) {
+      e.source->dequantize(b.file.data() + slab * slab_bytes + c * row_bytes, n, b.wide.data());
+      for (size_t r = 0; r < n; ++r) b.turned[(slab * n + r) * k + c] = b.wide[r];
+    }
+  }
+  for (size_t r = 0; r < piece.rows; r += kernels::kGroupRows, out += e.target->group_bytes(k)) {
+    const auto* rows = reinterpret_cast<const std::byte*>(b.turned.data() + r * k);
+    e.target->pack(rows, std::min(kernels::kGroupRows, piece.rows - r), k, out);
+  }
+  return {};
+}
+
+Result<void> load_piece(const gguf::File& file, const Piece& piece, std::byte* arena, Buffers& b) {
+  const WeightEntry& e = *piece.entry;
   std::byte* out = arena + e.offset;
   switch (e.placement) {
-    case Placement::kVector:
-      e.source->dequantize(buffer.data(), k, reinterpret_cast<float*>(out));
+    case Placement::kVector: {  // the map counts values
+      const size_t n = size_t{e.rows} * e.columns;
+      TALLY_TRY_VOID(read_rows(file, e, 0, n, b.file));
+      e.source->dequantize(b.file.data(), n, reinterpret_cast<float*>(out));
       break;
+    }
     case Placement::kRows:
-      std::copy(buffer.begin(), buffer.end(), out + piece.row_begin * row_bytes);
+      TALLY_TRY_VOID(read_rows(file, e, piece.row_begin, piece.rows, b.file));
+      std::copy(b.file.begin(), b.file.end(),
+                out + piece.row_begin * tensor::row_bytes(e.source->type, e.columns));
       break;
     case Placement::kPacked:
-      pack_rows(e, buffer.data(), piece.rows, k, wide,
-                out + piece.row_begin / kernels::kGroupRows * e.target->group_bytes(k));
+      out += piece.row_begin / kernels::kGroupRows * e.target->group_bytes(e.columns);
+      if (e.transposed) return pack_turned(file, piece, b, out);
+      TALLY_TRY_VOID(read_rows(file, e, piece.row_begin, piece.rows, b.file));
+      pack_rows(e, b.file.data(), piece.rows, b.wide, out);
       break;
   }
   return {};
 }
 
 }  // namespace
-
-Result<WeightPlan> plan_weights(const gguf::File& file, const ModelSpec& spec,
-                                const kernels::KernelTable& kernels, bool dequantize_to_f32) {
-  return Planner(file, spec, kernels, dequantize_to_f32).run();
-}
 
 Result<Weights> Weights::load(const gguf::File& file, WeightPlan plan, const ModelSpec& spec,
                               base::ThreadPool& pool, base::Accounts& accounts,
@@ -244,13 +142,13 @@ Result<Weights> Weights::load(const gguf::File& file, WeightPlan plan, const Mod
 Weights Weights::bind(WeightPlan plan, const ModelSpec& spec) {
   Weights w;
   w.plan_ = std::move(plan);
-  w.layers_ = spec.layers;
+  w.layers_ = spec.layers, w.experts_used_ = std::max(1u, spec.moe.used);
   w.index_.assign(static_cast<size_t>(Slot::kCount) * 2 * spec.layers, -1);
   for (size_t i = 0; i < w.plan_.entries.size(); ++i) {
     const WeightEntry& e = w.plan_.entries[i];
-    w.index_[(static_cast<size_t>(e.slot) * 2 + e.bias) * spec.layers + e.layer] = static_cast<int32_t>(i);
+    if (e.expert == 0)
+      w.index_[(static_cast<size_t>(e.slot) * 2 + e.bias) * spec.layers + e.layer] = static_cast<int32_t>(i);
   }
-  w.embedding_ = w.find(Slot::kTokenEmbd, false, 0);
   return w;
 }
 
@@ -260,14 +158,13 @@ Result<void> Weights::read(const gguf::File& file, base::ThreadPool& pool,
   const uint64_t total = plan_.bytes;
   std::mutex mutex;
   std::optional<Error> failed;  // guarded by mutex
-  std::vector<std::vector<std::byte>> buffers(pool.threads());
-  std::vector<std::vector<float>> wides(pool.threads());
+  std::vector<Buffers> buffers(pool.threads());
   constexpr size_t kBatch = 16;  // pieces between two calls of progress
   uint64_t done = 0;
   for (size_t first = 0; first < pieces.size(); first += kBatch) {
     const size_t n = std::min(kBatch, pieces.size() - first);
     pool.parallel_for(n, [&](size_t i, size_t worker) {
-      const auto result = load_piece(file, pieces[first + i], arena_.data(), buffers[worker], wides[worker]);
+      const auto result = load_piece(file, pieces[first + i], arena_.data(), buffers[worker]);
       if (result) return;
       const std::lock_guard lock(mutex);
       failed = result.error();
@@ -275,7 +172,7 @@ Result<void> Weights::read(const gguf::File& file, base::ThreadPool& pool,
     if (failed) return *failed;
     for (size_t i = 0; i < n; ++i) {
       const Piece& p = pieces[first + i];
-      done += p.entry->bytes * p.rows / p.entry->tensor->shape.dim[1];
+      done += p.entry->bytes * p.rows / (p.entry->placement == Placement::kVector ? 1 : p.entry->rows);
     }
     if (progress && !progress(done, total)) return Error{ErrorCode::kUnavailable, "loading was interrupted"};
   }
@@ -290,7 +187,7 @@ const WeightEntry* Weights::find(Slot slot, bool bias, uint32_t layer) const {
 Matrix Weights::matrix(Slot slot, uint32_t layer) const {
   const WeightEntry* e = find(slot, false, layer);
   if (e == nullptr || e->placement != Placement::kPacked) return {};
-  return {e->target, e->rows, e->columns, data(*e)};
+  return {e->target, e->rows, e->columns, data(*e), (e->bytes + 63) / 64 * 64};
 }
 
 const float* Weights::vector(Slot slot, uint32_t layer) const {
@@ -303,8 +200,9 @@ const float* Weights::bias(Slot slot, uint32_t layer) const {
   return e == nullptr ? nullptr : reinterpret_cast<const float*>(data(*e));
 }
 
-void Weights::embed(uint32_t id, float* out) const {
-  const WeightEntry& e = *embedding_;
+void Weights::row(Slot slot, uint32_t id, float* out) const {
+  const WeightEntry& e = *find(slot, false, 0);
+  TALLY_CHECK(id < e.rows, "row is beyond the table", id, e.rows);
   const std::byte* rows = data(e);
   if (e.placement == Placement::kRows) {
     e.source->dequantize(rows + id * tensor::row_bytes(e.source->type, e.columns), e.columns, out);
@@ -317,7 +215,10 @@ void Weights::embed(uint32_t id, float* out) const {
 
 uint64_t Weights::matrix_bytes() const {
   uint64_t bytes = 0;
-  for (const WeightEntry& e : plan_.entries) bytes += e.placement == Placement::kPacked ? e.bytes : 0;
+  for (const WeightEntry& e : plan_.entries) {
+    const bool read = e.placement == Placement::kPacked && e.expert < experts_used_;
+    bytes += read ? e.bytes : 0;
+  }
   return bytes;
 }
 

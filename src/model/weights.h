@@ -17,22 +17,40 @@ namespace tally::model {
 
 enum class Slot : uint8_t {
   kTokenEmbd,
+  kTokenNorm,
+  kPositionEmbd,
   kOutput,
   kOutputNorm,
   kRopeFreqs,
+  kRopeLong,
+  kRopeShort,
   kAttnNorm,
-  kAttnQ,
-  kAttnK,
+  kAttnQ,  // behind kAttnQDown where q is of low rank
+  kAttnK,  // of latent attention: the part that is not rotated, from the latent
   kAttnV,
   kAttnOut,
   kAttnQNorm,
   kAttnKNorm,
+  kAttnQDown,
+  kAttnQDownNorm,
+  kAttnKvDown,  // to the latent and the rotated part of K
+  kAttnKvDownNorm,
+  kAttnSinks,
   kPostAttnNorm,
   kFfnNorm,
   kFfnGate,
   kFfnUp,
   kFfnDown,
   kPostFfnNorm,
+  kRouter,
+  kRouterSelection,  // added to the scores for the choice only
+  kExpertGate,
+  kExpertUp,
+  kExpertDown,
+  kSharedGate,
+  kSharedUp,
+  kSharedDown,
+  kSharedScale,
   kCount,
 };
 
@@ -40,7 +58,8 @@ enum class Slot : uint8_t {
 struct Matrix {
   const kernels::LinearFormat* format = nullptr;  // null: absent
   uint32_t rows = 0, k = 0;
-  const std::byte* data = nullptr;
+  const std::byte* data = nullptr;  // of the first expert
+  size_t expert_step = 0;           // from one expert's data to the next
 };
 
 // What a tensor of the file becomes.
@@ -50,11 +69,22 @@ enum class Placement : uint8_t {
   kVector,  // f32
 };
 
+// Which rows of the tensor (of a vector: which values): runs of `run` rows, `period` apart, from `first` on.
+struct RowMap {
+  uint64_t first = 0, run = UINT64_MAX, period = 0;
+  uint64_t at(uint64_t row) const {
+    return run == UINT64_MAX ? first + row : first + row / run * period + row % run;
+  }
+};
+
 struct WeightEntry {
   Slot slot = Slot::kCount;
   bool bias = false;
+  bool transposed = false;  // runs of rows of the tensor are columns of the matrix: dequantized to be packed
   uint32_t layer = 0;
+  uint32_t expert = 0;
   uint32_t rows = 1, columns = 0;
+  RowMap map;
   const gguf::TensorInfo* tensor = nullptr;  // valid as long as the file is open: while loading
   Placement placement = Placement::kVector;
   const kernels::LinearFormat* source = nullptr;  // of the file's type
@@ -83,12 +113,16 @@ class Weights {
                                     base::ThreadPool& pool, base::Accounts& accounts,
                                     const std::function<bool(uint64_t, uint64_t)>& progress);
 
+  bool has(Slot slot, uint32_t layer = 0) const { return find(slot, false, layer) != nullptr; }
   Matrix matrix(Slot slot, uint32_t layer = 0) const;
   const float* vector(Slot slot, uint32_t layer = 0) const;  // null: absent
   const float* bias(Slot slot, uint32_t layer = 0) const;    // null: absent
-  // Row `id` of the embedding as f32 [embedding].
-  void embed(uint32_t id, float* out) const;
-  // Bytes of the matrices that every forward reads.
+  // Of a vector that is there: values a row, and rows (one for each head, or 1).
+  uint32_t columns(Slot slot, uint32_t layer = 0) const { return find(slot, false, layer)->columns; }
+  uint32_t rows(Slot slot, uint32_t layer = 0) const { return find(slot, false, layer)->rows; }
+  // Row `id` of a table (token or position embedding) as f32 [embedding].
+  void row(Slot slot, uint32_t id, float* out) const;
+  // Bytes of the matrices that the forward of one row reads.
   uint64_t matrix_bytes() const;
 
  private:
@@ -99,9 +133,8 @@ class Weights {
     return arena_.data() == nullptr ? nullptr : arena_.data() + entry.offset;
   }
   WeightPlan plan_;
-  std::vector<int32_t> index_;  // [slot][bias][layer] -> entry or -1
-  uint32_t layers_ = 0;
-  const WeightEntry* embedding_ = nullptr;  // points into plan_.entries, whose storage never moves
+  std::vector<int32_t> index_;  // [slot][bias][layer] -> entry (of its first expert) or -1
+  uint32_t layers_ = 0, experts_used_ = 1;
   base::Arena arena_;
 };
 

@@ -22,10 +22,11 @@ constexpr std::array<std::string_view, 5> kInputs = {"messages", "tools", "add_g
 
 base::Error error_of(const jinja::Fault& fault) {
   std::string message = base::escape_for_log(fault.message, kMessageBytesMax);
-  if (!fault.from_author)
-    message =
-        "chat template" + (fault.line != 0 ? " line " + std::to_string(fault.line) : "") + ": " + message;
-  return {base::ErrorCode::kBadData, std::move(message)};
+  if (fault.from_author) return {base::ErrorCode::kBadData, std::move(message)};
+  std::string place = "chat template";
+  if (fault.line != 0) place += " line " + std::to_string(fault.line);
+  if (fault.column != 0) place += " column " + std::to_string(fault.column);
+  return {base::ErrorCode::kBadData, place + ": " + message};
 }
 
 bool is_reserved(std::string_view name) {
@@ -64,13 +65,18 @@ base::Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
 }
 
 base::Result<ChatTemplate> ChatTemplate::builtin(std::string_view name) {
-  std::string names;
   for (const BuiltinTemplate& one : builtin_templates()) {
     if (one.name == name) return parse(one.source);
-    names += (names.empty() ? "" : ", ") + std::string(one.name);
   }
   return base::Error{base::ErrorCode::kUsage, "no built-in chat template '" + base::escape_for_log(name, 64) +
-                                                  "': there are " + names};
+                                                  "': there are " + builtin_names()};
+}
+
+std::string ChatTemplate::builtin_names() {
+  std::string names;
+  for (const BuiltinTemplate& one : builtin_templates())
+    names += (names.empty() ? "" : ", ") + std::string(one.name);
+  return names;
 }
 
 base::Result<std::vector<TextSpan>> ChatTemplate::render(const ChatInput& input,

@@ -1,6 +1,9 @@
 #pragma once
-// Chat templates: a Jinja subset with budgets. Messages in, prompt spans out; text that came from a user stays untrusted, so it
-// can never become a control token.
+// Chat templates: a Jinja subset with budgets. Messages in, prompt spans out; text that came from a user
+// stays untrusted, so it can never become a control token.
+
+#include "base/result.h"
+#include "text/tokenizer.h"
 
 #include <cstdint>
 #include <map>
@@ -9,9 +12,6 @@
 #include <string_view>
 #include <variant>
 #include <vector>
-
-#include "base/result.h"
-#include "text/tokenizer.h"
 
 namespace tally::text {
 
@@ -54,17 +54,20 @@ struct TemplateLimits {
 
 class ChatTemplate {
  public:
-  // Errors: kBadData (syntax with line, too deep, unsupported statement by name).
+  // Errors: kBadData with line and column (not UTF-8, syntax, too deep, what is not supported by name), or
+  // the size if it is more than 1 MiB.
   static base::Result<ChatTemplate> parse(std::string_view source);
   // A template shipped with tally, by name (`builtin:NAME`). Errors: kUsage, listing the names.
   static base::Result<ChatTemplate> builtin(std::string_view name);
+  // "chatml, gemma, llama3"
+  static std::string builtin_names();
 
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
   ~ChatTemplate();
 
-  // Renders to spans; adjacent spans of one trust are joined. Errors: kBadData with the template's own message
-  // (raise_exception), or the name of the budget that was passed.
+  // Renders to spans; adjacent spans of one trust are joined. Errors: kBadData with the template's own
+  // message (raise_exception), or the name of the budget that was passed.
   base::Result<std::vector<TextSpan>> render(const ChatInput& input, const TemplateLimits& limits = {}) const;
 
  private:

@@ -15,7 +15,7 @@ namespace {
 
 // Runs `work` on a thread with a stack of so many bytes (more where a sanitizer makes frames large).
 void run_with_stack(size_t bytes, const std::function<void()>& work) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(TALLY_INSTRUMENTED)
   bytes *= 6;
 #endif
   pthread_attr_t attributes;
@@ -61,7 +61,7 @@ TemplateLimits patient() {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-TEST(ChatHostile, DeepNestingIsRefusedAtParse) {
+TEST(ChatHostile, J1DeepNestingIsRefusedAtParse) {
   const std::vector<std::string> sources = {
       repeat("{% if x %}", 50'000),
       repeat("{% for x in y %}", 50'000),
@@ -116,7 +116,7 @@ TEST(ChatHostile, TheDeepestTemplateRunsOnASmallStack) {
   });
 }
 
-TEST(ChatHostile, LoopsEndByStepsOrTime) {
+TEST(ChatHostile, J2LoopsEndByStepsOrTime) {
   EXPECT_TRUE(has(render_error("{% for i in range(10**12) %}{% endfor %}"), "range too big"));
   EXPECT_TRUE(has(render_error("{{ range(-9223372036854775807, 9223372036854775807) }}"), "range too big"));
   const std::string four =
@@ -137,7 +137,7 @@ TEST(ChatHostile, LoopsEndByStepsOrTime) {
   EXPECT_TRUE(has(render_error(four, {}, timed), "budget of 1 ms"));
 }
 
-TEST(ChatHostile, GrowthEndsByLiveBytes) {
+TEST(ChatHostile, J3GrowthEndsByLiveBytes) {
   const std::string doubling = "{% set ns = namespace(s='abcdefgh') %}{% for i in range(60) %}{% set ns.s = ";
   const std::vector<std::string> sources = {
       doubling + "ns.s + ns.s %}{% endfor %}",
@@ -170,7 +170,7 @@ TEST(ChatHostile, GrowthEndsByLiveBytes) {
   }
 }
 
-TEST(ChatHostile, OutputEndsByItsBudget) {
+TEST(ChatHostile, J3OutputEndsByItsBudget) {
   const std::string source = "{% set s = 'a' * 1000000 %}{% for i in range(100) %}{{ s }}{% endfor %}";
   EXPECT_TRUE(has(render_error(source, {}, patient()), "budget of 8388608 output bytes"));
   TemplateLimits small = patient();
@@ -198,7 +198,7 @@ TEST(ChatHostile, SlowSearchesAreCounted) {
   EXPECT_TRUE(has(render_error("{{ ('a' * 1000000).strip('b' * 1000000 + 'a') }}", {}, patient()), "steps"));
 }
 
-TEST(ChatHostile, RecursionEndsByCallsOrDepth) {
+TEST(ChatHostile, J4RecursionEndsByCallsOrDepth) {
   EXPECT_TRUE(
       has(render_error("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"), "budget of 32 nested calls"));
   EXPECT_TRUE(has(
@@ -229,7 +229,14 @@ TEST(ChatHostile, CyclesAreFreed) {  // the leak checker of the sanitizer build 
       "after the block that defined it"));
 }
 
-TEST(ChatHostile, NothingOfTheHostIsReachable) {
+TEST(ChatHostile, J4OtherFilesAreNeverRead) {
+  for (const std::string word : {"include", "import", "extends", "from", "block"}) {
+    EXPECT_EQ(parse_error("\n {%- " + word + " 'x' %}"),
+              "chat template line 2 column 6: statement '" + word + "' is not supported");
+  }
+}
+
+TEST(ChatHostile, J5NothingOfTheHostIsReachable) {
   for (const std::string expression : {"''.__class__", "messages.__len__", "x._private", "''.format",
                                        "{}.__init__.__globals__", "range.__self__", "().__class__"})
     EXPECT_TRUE(has(render_error("{% set x = {} %}{{ " + expression + ".y }}"), "has no attribute"))
@@ -242,7 +249,7 @@ TEST(ChatHostile, NothingOfTheHostIsReachable) {
     EXPECT_TRUE(has(render_error("{{ " + change + " }}"), "has no attribute")) << change;
 }
 
-TEST(ChatHostile, RaisedTextIsCutAndEscaped) {
+TEST(ChatHostile, J6RaisedTextIsCutAndEscaped) {
   EXPECT_EQ(render_error("{{ raise_exception('Only one system message') }}"), "Only one system message");
   EXPECT_EQ(render_error("{{ raise_exception('a\\nb\\x1b') }}"), "a\\x0ab\\x1b");
   const std::string error = render_error("{{ raise_exception('a' * 100000) }}");
@@ -250,7 +257,7 @@ TEST(ChatHostile, RaisedTextIsCutAndEscaped) {
   EXPECT_TRUE(error.starts_with("aaaa"));
 }
 
-TEST(ChatHostile, InputsOfTheTemplateCannotBeReplaced) {
+TEST(ChatHostile, J7InputsOfTheTemplateCannotBeReplaced) {
   for (const std::string name :
        {"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "raise_exception", "range"}) {
     ChatInput input;
@@ -272,7 +279,7 @@ Value nested(size_t levels) {
   return v;
 }
 
-TEST(ChatHostile, DeepOrStrangeInputIsRefused) {
+TEST(ChatHostile, J9DeepOrStrangeInputIsRefused) {
   ChatInput input;
   input.tools = ValueList{nested(100)};
   EXPECT_TRUE(has(render_error("{{ tools|tojson }}", input), "budget of depth 100"));
@@ -287,7 +294,7 @@ TEST(ChatHostile, DeepOrStrangeInputIsRefused) {
   EXPECT_TRUE(has(render_error("x", input, patient()), "live bytes"));
 }
 
-TEST(ChatHostile, StrangeMessagesNeverCrashABuiltin) {
+TEST(ChatHostile, J8StrangeMessagesNeverCrashABuiltin) {
   const std::vector<Value> contents = {"text",
                                        5,
                                        1.5,
@@ -320,10 +327,11 @@ TEST(ChatHostile, StrangeMessagesNeverCrashABuiltin) {
   }
 }
 
-TEST(ChatHostile, BrokenSourcesAreRefusedAtParse) {
-  EXPECT_EQ(parse_error(std::string("ab\0c", 4)), "chat template: a NUL at byte 2");
-  EXPECT_EQ(parse_error("a\xff"), "chat template: not UTF-8 at byte 1");
-  EXPECT_EQ(parse_error("\xed\xa0\x80"), "chat template: not UTF-8 at byte 0");
+TEST(ChatHostile, J10BrokenSourcesAreRefusedAtParse) {
+  EXPECT_EQ(parse_error(std::string("ab\0c", 4)), "chat template line 1 column 3: a NUL at byte 2");
+  EXPECT_EQ(parse_error("a\xff"), "chat template line 1 column 2: not UTF-8 at byte 1");
+  EXPECT_EQ(parse_error("\xed\xa0\x80"), "chat template line 1 column 1: not UTF-8 at byte 0");
+  EXPECT_EQ(parse_error("a\r\nbü\xff"), "chat template line 2 column 3: not UTF-8 at byte 6");
   EXPECT_EQ(parse_error(std::string((1 << 20) + 1, 'a')),
             "chat template: 1048577 bytes, at most 1048576 are allowed");
   EXPECT_EQ(parse_error(std::string(1 << 20, 'a')), "(no error)");

@@ -12,9 +12,9 @@ import pytest
 
 from rig import ROOT, SMOL, TINY, tally
 
-COMMANDS = ("serve", "run", "inspect", "tokenize", "help")
+COMMANDS = ("serve", "run", "inspect", "tokenize", "quantize", "help")
 NOT_BUILT = (
-    "plan", "quantize", "bench", "simulate", "compare", "ablate", "explain", "eval", "doctor", "top", "report", "snapshot", "trace", "runs",
+    "plan", "bench", "simulate", "compare", "ablate", "explain", "eval", "doctor", "top", "report", "snapshot", "trace", "runs",
 )  # fmt: skip
 SMALL = ("--kv-pool", "16MiB", "--threads", "1")
 

@@ -4,6 +4,8 @@
 #include "kernels/vector/polynomials.h"
 #include "kernels/vector/vector.h"
 
+#include <xmmintrin.h>
+
 namespace tally::kernels {
 namespace {
 
@@ -54,9 +56,10 @@ void scale(float a, size_t n, float* y) {
 
 void sigmoid_scale(float logit, size_t n, float* y) { scale(sigmoid_f32(logit), n, y); }
 
-// The comparisons are written so that NaN passes, as in the vector instructions.
-float at_most(float x, float limit) { return limit < x ? limit : x; }
-float at_least(float x, float limit) { return limit > x ? limit : x; }
+// The instructions themselves: NaN passes as the second operand, and denormals become zero, which a
+// comparison and a choice would let through with one compiler and not with another.
+float at_most(float x, float limit) { return _mm_cvtss_f32(_mm_min_ss(_mm_set_ss(limit), _mm_set_ss(x))); }
+float at_least(float x, float limit) { return _mm_cvtss_f32(_mm_max_ss(_mm_set_ss(limit), _mm_set_ss(x))); }
 float within(float x, float limit) { return at_least(at_most(x, limit), -limit); }
 
 void clamp(float limit, size_t n, float* y) {

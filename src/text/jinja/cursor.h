@@ -46,8 +46,9 @@ class Cursor {
 
   // Errors: always a Fault, "expected X, got Y".
   [[noreturn]] void unexpected(const std::string& wanted) const;
-  [[noreturn]] void fail_here(std::string message) const {
-    throw Fault{std::move(message), token().line, false};
+  [[noreturn]] void fail_here(std::string message) const { fail_at(token(), std::move(message)); }
+  [[noreturn]] static void fail_at(const Token& at, std::string message) {
+    throw Fault{std::move(message), at.line, false, at.column};
   }
 
   NameId intern(std::string_view name);

@@ -44,28 +44,41 @@ std::string parse_error(const std::string& source) {
   return parsed ? "(no error)" : parsed.error().message;
 }
 
-TEST(Jinja, SyntaxErrorsNameTheLine) {
+TEST(Jinja, SyntaxErrorsNameLineAndColumn) {
   EXPECT_EQ(parse_error("a\nb\n{% if x %}\n{{ 1 + }}"),
-            "chat template line 4: expected an expression, got '}}'");
+            "chat template line 4 column 8: expected an expression, got '}}'");
   EXPECT_EQ(parse_error("\n{{ x|frobnicate }}"),
-            "chat template line 2: filter 'frobnicate' is not supported");
-  EXPECT_EQ(parse_error("{{ x is frobbed }}"), "chat template line 1: test 'frobbed' is not supported");
+            "chat template line 2 column 6: filter 'frobnicate' is not supported");
+  EXPECT_EQ(parse_error("{{ x is frobbed }}"),
+            "chat template line 1 column 9: test 'frobbed' is not supported");
   EXPECT_EQ(parse_error("{% if x %}\n"),
-            "chat template line 1: expected 'endif', got the end of the template");
+            "chat template line 1 column 11: expected 'endif', got the end of the template");
   EXPECT_EQ(parse_error("{{ 99999999999999999999 }}"),
-            "chat template line 1: not a number that fits: 99999999999999999999");
-  EXPECT_EQ(parse_error("{{ (1] }}"), "chat template line 1: unexpected ']'");
-  EXPECT_EQ(parse_error("{{ \x01 }}"), "chat template line 1: unexpected character '\\x01'");
+            "chat template line 1 column 4: not a number that fits: 99999999999999999999");
+  EXPECT_EQ(parse_error("{{ (1] }}"), "chat template line 1 column 6: unexpected ']'");
+  EXPECT_EQ(parse_error("{{ \x01 }}"), "chat template line 1 column 4: unexpected character '\\x01'");
+}
+
+TEST(Jinja, ColumnsCountCharactersOfTheLine) {
+  EXPECT_EQ(parse_error("x\r\nü東京🗼{{ nothing| }}"),
+            "chat template line 2 column 17: expected a name, got '}}'");
+  EXPECT_EQ(parse_error("x\ry\n  {%- set a.b = 1 -%}\n{% endset %}"),
+            "chat template line 4 column 4: 'endset' has no beginning");
+  EXPECT_EQ(parse_error("a{# b\n\n c"), "chat template line 1 column 4: a comment has no end");
+  EXPECT_EQ(parse_error("{{ 'ab\ncd"), "chat template line 1 column 4: a string has no end");
+  EXPECT_EQ(parse_error("{% if 1 %}\n{% for x in y %}\n{{ x }}\n"),
+            "chat template line 3 column 8: expected 'endfor', got the end of the template");
 }
 
 TEST(Jinja, UnsupportedStatementsAreRefusedByName) {
   for (const std::string word :
        {"include", "import", "extends", "from", "block", "do", "autoescape", "trans", "debug"})
     EXPECT_EQ(parse_error("{% " + word + " 'x' %}"),
-              "chat template line 1: statement '" + word + "' is not supported");
+              "chat template line 1 column 4: statement '" + word + "' is not supported");
   EXPECT_EQ(parse_error("{% for x in y recursive %}{% endfor %}"),
-            "chat template line 1: a recursive for is not supported");
-  EXPECT_EQ(parse_error("{{ f(*x) }}"), "chat template line 1: unpacking of arguments is not supported");
+            "chat template line 1 column 15: a recursive for is not supported");
+  EXPECT_EQ(parse_error("{{ f(*x) }}"),
+            "chat template line 1 column 6: unpacking of arguments is not supported");
 }
 
 TEST(Jinja, RenderErrorsNameTheLine) {

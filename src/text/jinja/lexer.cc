@@ -32,18 +32,24 @@ class Lexer {
   }
 
  private:
-  [[noreturn]] void fail_here(std::string message) const { throw Fault{std::move(message), line_, false}; }
+  [[noreturn]] void fail_here(std::string message) const {
+    throw Fault{std::move(message), line_, false, column_};
+  }
 
   void push(Tok kind, std::string_view text) {
-    if (kind != Tok::kText || !text.empty()) tokens_.push_back({kind, line_, text});
+    if (kind != Tok::kText || !text.empty()) tokens_.push_back({kind, line_, column_, text});
   }
 
   std::string_view rest() const { return source_.substr(at_); }
   bool next_is(std::string_view what) const { return rest().substr(0, what.size()) == what; }
 
-  // Moves on to `to`, counting lines.
+  // Moves on to `to`, counting lines and the characters of the line.
   void move_to(size_t to) {
-    for (; at_ < to; ++at_) line_ += source_[at_] == '\n' ? 1u : 0u;
+    for (; at_ < to; ++at_) {
+      const char c = source_[at_];
+      line_ += c == '\n' ? 1u : 0u;
+      column_ = c == '\n' ? 1 : column_ + ((c & 0xC0) != 0x80 ? 1u : 0u);
+    }
     line_starts_ = at_ == 0 || source_[at_ - 1] == '\n';
   }
 
@@ -239,7 +245,7 @@ class Lexer {
 
   std::string_view source_;
   size_t at_ = 0;
-  uint32_t line_ = 1;
+  uint32_t line_ = 1, column_ = 1;
   bool line_starts_ = true;
   std::string open_;  // brackets of the expression, innermost last
   std::vector<Token> tokens_;

@@ -26,6 +26,7 @@ enum class Tok : uint8_t {
 struct Token {
   Tok kind = Tok::kEnd;
   uint32_t line = 0;
+  uint32_t column = 0;    // in characters, from 1
   std::string_view text;  // of the normalized source
 };
 
@@ -33,7 +34,7 @@ struct Token {
 std::string normalize_newlines(std::string_view source);
 
 // Requires: normalized source that outlives the tokens. Ensures: the last token is kEnd. Errors: Fault with
-// the line.
+// line and column.
 std::vector<Token> tokenize(std::string_view source);
 
 }  // namespace tally::text::jinja

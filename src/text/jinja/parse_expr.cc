@@ -201,10 +201,11 @@ std::string dotted_name(Cursor& c) {
 ExprPtr parse_filter(Cursor& c, ExprPtr subject) {
   auto e = make_expr(c, ExprKind::kFilter);
   add_child(c, *e, std::move(subject));
+  const Token name = c.token();
   e->text = dotted_name(c);
   e->filter = find_filter(e->text);
   if (e->filter == nullptr)
-    c.fail_here("filter '" + base::escape_for_log(e->text, 64) + "' is not supported");
+    Cursor::fail_at(name, "filter '" + base::escape_for_log(e->text, 64) + "' is not supported");
   if (c.at_op("(")) parse_arguments(c, *e);
   return e;
 }
@@ -224,9 +225,11 @@ bool bare_argument_follows(const Cursor& c) {
 ExprPtr parse_test(Cursor& c, ExprPtr subject) {
   auto e = make(c, ExprKind::kTest, std::move(subject));
   e->negated = c.skip_name("not");
+  const Token name = c.token();
   e->text = dotted_name(c);
   e->test = find_test(e->text);
-  if (e->test == nullptr) c.fail_here("test '" + base::escape_for_log(e->text, 64) + "' is not supported");
+  if (e->test == nullptr)
+    Cursor::fail_at(name, "test '" + base::escape_for_log(e->text, 64) + "' is not supported");
   if (c.at_op("(")) {
     parse_arguments(c, *e);
   } else if (bare_argument_follows(c)) {

@@ -267,14 +267,33 @@ NameId Cursor::intern(std::string_view name) {
   return at->second;
 }
 
+namespace {
+
+// Errors: always a Fault, at the line and column of a byte of the source as given.
+[[noreturn]] void fail_at(std::string_view source, size_t offset, std::string message) {
+  const std::string before = normalize_newlines(std::string(source.substr(0, offset)) + '.');
+  Fault fault{std::move(message), 1, false, 0};
+  for (const char c : before) {
+    if (c == '\n') {
+      ++fault.line;
+      fault.column = 0;
+    } else {
+      fault.column += (c & 0xC0) != 0x80 ? 1u : 0u;
+    }
+  }
+  throw fault;
+}
+
+}  // namespace
+
 std::unique_ptr<const Program> parse_program(std::string_view source) {
   if (source.size() > kSourceBytesMax)
     fail(std::to_string(source.size()) + " bytes, at most " + std::to_string(kSourceBytesMax) +
          " are allowed");
   if (const size_t nul = source.find('\0'); nul != std::string_view::npos)
-    fail("a NUL at byte " + std::to_string(nul));
+    fail_at(source, nul, "a NUL at byte " + std::to_string(nul));
   if (const size_t bad = base::utf8_find_invalid(source); bad != std::string_view::npos)
-    fail("not UTF-8 at byte " + std::to_string(bad));
+    fail_at(source, bad, "not UTF-8 at byte " + std::to_string(bad));
   const std::string text = normalize_newlines(source);
   return Parser(text).run();
 }

@@ -23,6 +23,7 @@ struct Fault {
   std::string message;
   uint32_t line = 0;         // 0: not known yet
   bool from_author = false;  // the template called raise_exception: the message is all there is to say
+  uint32_t column = 0;       // of the line, in characters; 0: not known
 };
 [[noreturn]] void fail(std::string message);
 
