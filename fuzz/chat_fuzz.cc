@@ -1,5 +1,5 @@
-// A template's source, then a zero byte, then the text of one message: nothing crashes, every budget holds, and what came from
-// the message stays untrusted.
+// A template's source, then a zero byte, then the text of one message: nothing crashes, every budget holds,
+// and what came from the message stays untrusted.
 
 #include "text/chat.h"
 

@@ -1,10 +1,8 @@
 // Any bytes as a GGUF file: it opens or it is refused, and what opened can be read whole.
 
 #include "base/check.h"
+#include "fuzz/input_file.h"
 #include "gguf/gguf.h"
-
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -36,11 +34,7 @@ void read_everything(const File& file) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const int fd = memfd_create("gguf_fuzz", MFD_CLOEXEC);
-  TALLY_CHECK(fd >= 0, "memfd_create");
-  TALLY_CHECK(write(fd, data, size) == static_cast<ssize_t>(size), "write to a memory file");
-  const auto file = File::open("/proc/self/fd/" + std::to_string(fd));
+  const auto file = File::open(input_file(data, size));
   if (file) read_everything(*file);
-  close(fd);
   return 0;
 }

@@ -1,0 +1,48 @@
+// Any bytes as the body of a request: it is refused with a code, or every field is within its limits.
+
+#include "base/check.h"
+#include "base/utf8.h"
+#include "serve/openai/requests.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace {
+
+namespace openai = tally::serve::openai;
+constexpr size_t kVocab = 1000;
+
+void check_options(const openai::Options& options) {
+  TALLY_CHECK(options.stop.size() <= openai::kStopMax, "stop strings", options.stop.size());
+  for (const std::string& stop : options.stop)
+    TALLY_CHECK(!stop.empty() && stop.size() <= openai::kStopBytesMax, "length of a stop string",
+                stop.size());
+  TALLY_CHECK(options.params.temperature >= 0 && options.params.temperature <= 2, "temperature");
+  TALLY_CHECK(options.params.top_p > 0 && options.params.top_p <= 1, "top_p");
+}
+
+void check_ids(const std::vector<tally::TokenId>& ids) {
+  for (const tally::TokenId id : ids)
+    TALLY_CHECK(raw(id) >= 0 && static_cast<size_t>(raw(id)) < kVocab, "id", raw(id));
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view body(reinterpret_cast<const char*>(data), size);
+  openai::ChatRequest chat;
+  if (!openai::parse_chat(body, kVocab, chat)) check_options(chat.options);
+  openai::CompletionRequest completion;
+  if (!openai::parse_completion(body, kVocab, completion)) {
+    check_options(completion.options);
+    for (const openai::Prompt& prompt : completion.prompts) check_ids(prompt.ids);
+  }
+  openai::TokenizeRequest tokenize;
+  if (!openai::parse_tokenize(body, tokenize))
+    TALLY_CHECK(tally::base::utf8_find_invalid(tokenize.prompt) == std::string::npos, "invalid UTF-8 taken");
+  openai::DetokenizeRequest detokenize;
+  if (!openai::parse_detokenize(body, kVocab, detokenize)) check_ids(detokenize.tokens);
+  return 0;
+}
