@@ -3,10 +3,10 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 #include <set>
 #include <sstream>
 #include <vector>
@@ -16,9 +16,9 @@ namespace {
 
 std::optional<uint64_t> read_number(const std::filesystem::path& file) {
   std::ifstream in(file);
-  uint64_t n = 0;
-  if (in >> n) return n;
-  return std::nullopt;  // missing, or "max"
+  std::string word;
+  in >> word;
+  return parse_limit(word);
 }
 
 // Paths of this process's cgroup and its ancestors under a hierarchy; empty if there is none.
@@ -69,6 +69,13 @@ double cpu_quota() {
 
 }  // namespace
 
+std::optional<uint64_t> parse_limit(std::string_view text) {
+  uint64_t n = 0;
+  const auto end = std::from_chars(text.data(), text.data() + text.size(), n);
+  if (end.ec != std::errc{} || end.ptr != text.data() + text.size()) return std::nullopt;
+  return n;
+}
+
 CpuAllowance cpu_allowance() {
   CpuAllowance cpu;
   cpu_set_t mask;
@@ -86,8 +93,7 @@ CpuAllowance cpu_allowance() {
   cpu.physical = static_cast<uint32_t>(std::max<size_t>(1, cores.size()));
   cpu.quota = cpu_quota();
   cpu.usable = cpu.physical;
-  if (cpu.quota > 0)
-    cpu.usable = std::min(cpu.usable, std::max(1u, static_cast<uint32_t>(std::ceil(cpu.quota))));
+  if (cpu.quota > 0 && cpu.quota < cpu.usable) cpu.usable = static_cast<uint32_t>(std::ceil(cpu.quota));
   std::ifstream in("/proc/cpuinfo");
   for (std::string line; std::getline(in, line);) {
     if (line.starts_with("model name")) {

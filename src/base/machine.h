@@ -3,7 +3,9 @@
 // kernels/isa.h.)
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 
 namespace tally::base {
 
@@ -16,6 +18,9 @@ struct CpuAllowance {
   std::string model;  // "AMD EPYC …"
 };
 CpuAllowance cpu_allowance();
+
+// A number of a cgroup file; nullopt: no limit ("max" in version 2, -1 in version 1), or no number.
+std::optional<uint64_t> parse_limit(std::string_view text);
 
 // min(MemAvailable, cgroup limit - cgroup use over all ancestors), bytes. cgroup v2 and v1.
 uint64_t memory_allowance();

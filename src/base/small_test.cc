@@ -109,11 +109,19 @@ TEST(Sha256, KnownAnswer) {
   EXPECT_EQ(sha256_file("no such file").error().code, ErrorCode::kNoInput);
 }
 
+TEST(Machine, NoLimitIsNoNumber) {
+  EXPECT_EQ(parse_limit("200000"), 200000u);
+  EXPECT_EQ(parse_limit("0"), 0u);
+  for (const char* none : {"max", "-1", "", "12x", "18446744073709551616"})
+    EXPECT_FALSE(parse_limit(none)) << none;
+}
+
 TEST(Machine, SaneNumbers) {
   const CpuAllowance cpu = cpu_allowance();
   EXPECT_GE(cpu.logical, cpu.physical);
   EXPECT_GE(cpu.usable, 1u);
   EXPECT_LE(cpu.usable, cpu.physical);
+  EXPECT_LT(cpu.quota, 1e6);
   EXPECT_GT(memory_allowance(), uint64_t{64} << 20);
   EXPECT_LE(memory_allowance(), memory_total());
 }
