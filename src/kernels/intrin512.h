@@ -1,28 +1,23 @@
 #pragma once
-// The AVX-512 intrinsics, native or emulated. Files named avx512vnni.cc include this instead of <immintrin.h>
-// and put their code in `namespace TALLY_KERNELS_512`. kernels.cmake compiles them a second time with
-// TALLY_EMULATE_AVX512 (SIMDe, AVX2 flags), so that the tests compare them with the scalar definition bit for
-// bit on hosts without AVX-512.
-//
-// SIMDe 0.7 lacks some intrinsics; the section below has those our kernels use, as two AVX2 halves each.
+// The AVX-512 intrinsics, native or emulated. Files of the tiers avx512, avx512vnni and amx include this
+// instead of <immintrin.h>; see tier.h. The emulation is SIMDe with AVX2 flags; SIMDe 0.7 lacks some
+// intrinsics: the section below has those our kernels use, as two AVX2 halves each.
 
-#ifndef TALLY_EMULATE_AVX512
+#include "kernels/tier.h"
+
+#ifndef TALLY_EMULATE
 
 #include <immintrin.h>
-#define TALLY_KERNELS_512 tally::kernels
 
 #else
+
+#include "kernels/intrin_vnni.h"
 
 #define SIMDE_ENABLE_NATIVE_ALIASES
 #include <immintrin.h>
 #include <simde/x86/avx512.h>
-#ifdef TALLY_AVX512_IS_EMULATED  // the whole program of a build for tests: this is its AVX-512 tier
-#define TALLY_KERNELS_512 tally::kernels
-#else
-#define TALLY_KERNELS_512 tally::kernels::emulated
-#endif
 
-namespace TALLY_KERNELS_512 {
+namespace TALLY_KERNELS_TIER {
 namespace {
 
 inline __m256i low256(simde__m512i v) { return simde_mm512_castsi512_si256(v); }
@@ -65,6 +60,21 @@ inline simde__m512i emulated_cvtepu16_epi32(__m256i v) {
 inline simde__m512i emulated_cvtepu8_epi16(__m256i v) {
   return join(_mm256_cvtepu8_epi16(_mm256_castsi256_si128(v)), _mm256_cvtepu8_epi16(high128(v)));
 }
+inline simde__m512i emulated_madd_epi16(simde__m512i a, simde__m512i b) {
+  return join(_mm256_madd_epi16(low256(a), low256(b)), _mm256_madd_epi16(high256(a), high256(b)));
+}
+// Out of line: a tile has a hundred of these, and SIMDe's own take minutes to compile.
+__attribute__((noinline)) simde__m512i emulated_dpbusd_epi32(simde__m512i sum, simde__m512i w,
+                                                             simde__m512i x) {
+  return join(dpbusd_256(low256(sum), low256(w), low256(x)),
+              dpbusd_256(high256(sum), high256(w), high256(x)));
+}
+__attribute__((noinline)) simde__m512i emulated_dpwssd_epi32(simde__m512i sum, simde__m512i a,
+                                                             simde__m512i b) {
+  const simde__m512i products = emulated_madd_epi16(a, b);
+  return join(_mm256_add_epi32(low256(sum), low256(products)),
+              _mm256_add_epi32(high256(sum), high256(products)));
+}
 inline void emulated_mask_storeu_ps(void* p, unsigned mask, simde__m512 v) {
   alignas(64) float lanes[16];
   simde_mm512_store_ps(lanes, v);
@@ -79,7 +89,7 @@ inline simde__m512 emulated_maskz_loadu_ps(unsigned mask, const void* p) {
 }
 
 }  // namespace
-}  // namespace TALLY_KERNELS_512
+}  // namespace TALLY_KERNELS_TIER
 
 #define _mm512_cvtph_ps(v) emulated_cvtph_ps(v)
 #define _mm512_cvtepi32_ps(v) emulated_cvtepi32_ps(v)
@@ -90,6 +100,12 @@ inline simde__m512 emulated_maskz_loadu_ps(unsigned mask, const void* p) {
 #define _mm512_cvtepi16_epi32(v) emulated_cvtepi16_epi32(v)
 #define _mm512_cvtepu16_epi32(v) emulated_cvtepu16_epi32(v)
 #define _mm512_cvtepu8_epi16(v) emulated_cvtepu8_epi16(v)
+#undef _mm512_madd_epi16  // SIMDe's alias has other parameters
+#define _mm512_madd_epi16(a, b) emulated_madd_epi16(a, b)
+#undef _mm512_dpbusd_epi32
+#define _mm512_dpbusd_epi32(sum, w, x) emulated_dpbusd_epi32(sum, w, x)
+#undef _mm512_dpwssd_epi32
+#define _mm512_dpwssd_epi32(sum, a, b) emulated_dpwssd_epi32(sum, a, b)
 #define _mm512_mask_storeu_ps(p, mask, v) emulated_mask_storeu_ps(p, mask, v)
 #define _mm512_maskz_loadu_ps(mask, p) emulated_maskz_loadu_ps(mask, p)
 

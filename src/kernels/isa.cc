@@ -55,11 +55,7 @@ Host detect() {
   const bool avx2 = all(saved, 0x6) && all(extended.ebx, bit(5));
   const bool avx512 =
       avx2 && all(saved, 0xE6) && all(extended.ebx, bit(16) | bit(17) | bit(30) | bit(31));  // F DQ BW VL
-#ifdef TALLY_AVX512_IS_EMULATED
-  const bool vnni = avx2;
-#else
   const bool vnni = avx512 && all(extended.ecx, bit(11) | bit(1));  // VNNI VBMI
-#endif
   const bool amx =
       vnni && all(saved, 0x60000) && all(extended.edx, bit(24) | bit(25)) && request_amx();  // TILE INT8
   const auto set = [&](Isa isa, bool has) { host.has[static_cast<size_t>(isa)] = has; };
@@ -68,6 +64,10 @@ Host detect() {
   set(Isa::kAvx512, avx512);
   set(Isa::kAvx512Vnni, vnni);
   set(Isa::kAmx, amx);
+#ifdef TALLY_TIERS_ARE_EMULATED
+  for (bool& has : host.has) has = avx2;
+  set(Isa::kScalar, true);
+#endif
   return host;
 }
 

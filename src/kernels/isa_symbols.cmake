@@ -1,4 +1,4 @@
-# Fails if an ISA object (avx2.cc, avx512vnni.cc) in ARCHIVE defines a weak or unique symbol. Uses NM.
+# Fails if an ISA object (avx2.cc, ..., amx.cc) in ARCHIVE defines a weak or unique symbol. Uses NM.
 execute_process(COMMAND ${NM} --defined-only -A ${ARCHIVE} OUTPUT_VARIABLE listing RESULT_VARIABLE status)
 if(NOT status EQUAL 0)
   message(FATAL_ERROR "${NM} ${ARCHIVE}: ${status}")
@@ -7,9 +7,9 @@ string(REPLACE "\n" ";" lines "${listing}")
 set(entries 0)
 set(weak)
 foreach(line IN LISTS lines)
-  if(line MATCHES ":[a-z0-9_]*avx[a-z0-9]*\\.cc\\.o:[0-9a-f]* ([A-Za-z]) (.*)$")
-    set(kind ${CMAKE_MATCH_1})
-    set(symbol ${CMAKE_MATCH_2})
+  if(line MATCHES ":[a-z0-9_]*(avx[a-z0-9]*|amx)\\.cc\\.o:[0-9a-f]* ([A-Za-z]) (.*)$")
+    set(kind ${CMAKE_MATCH_2})
+    set(symbol ${CMAKE_MATCH_3})
     if(kind MATCHES "[WwVvu]" AND NOT symbol MATCHES "^(DW\\.ref\\.|__odr_asan)")  # data of the compiler's runtime
       list(APPEND weak "${line}")
     elseif(kind MATCHES "[TRD]")

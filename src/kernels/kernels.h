@@ -48,6 +48,12 @@ using PanelFn = void (*)(const PanelArgs&);
 size_t panel_bytes(PanelKind kind, size_t tokens, size_t k);
 size_t panel_block(PanelKind kind);  // 1, 32 or 256
 
+// How a kernel walks memory: never what it computes. Chosen by measurement (tune.h).
+struct LinearTuning {
+  uint32_t prefetch_bytes = 4096;       // ahead of its use a weight is asked for; 0: not at all
+  uint32_t chunk_bytes = 256u << 10;    // of the panel that stays in L2 while all groups of the call pass under it
+};
+
 // Computes row groups [group_begin, group_end) for all tokens of the panel.
 // Shapes: weights = packed matrix from its first group; out [tokens][out_stride] f32, element [t][r] for r < rows.
 // Ensures: one f32 accumulator a (row, token), blocks in ascending k; nothing else of `out` is written.
@@ -59,6 +65,7 @@ struct LinearArgs {
   float* out = nullptr;
   size_t out_stride = 0;
   size_t group_begin = 0, group_end = 0;
+  LinearTuning tuning{};
 };
 using LinearFn = void (*)(const LinearArgs&);
 
@@ -80,6 +87,7 @@ struct LinearFormat {
   bool (*encode)(const float* x, size_t k, std::byte* row) = nullptr;
   LinearFn run;
   Isa isa;  // the variant that was chosen
+  LinearTuning tuning{};
 };
 
 // ---- Vectors and the router of experts: vector_kernels.h, route/route.h -----------------------------------------------------

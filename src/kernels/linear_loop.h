@@ -18,6 +18,7 @@ struct TileArgs {
   float* out;  // element [first token][first row]
   size_t out_stride;
   size_t rows;  // of the group that exist: 1..32
+  size_t prefetch;  // bytes ahead (LinearTuning)
 };
 using TileFn = void (*)(const TileArgs&);
 
@@ -34,9 +35,8 @@ static inline size_t part_begin(size_t n, size_t parts, size_t i) { return n * i
 // Order: token chunks whose panel stays in L2, under each the groups, so that a group is read from memory
 // once a chunk and from L1 or L2 for every further tile.
 static inline void run_tiles(const LinearArgs& a, const TileLoop& loop) {
-  constexpr size_t kChunkBytes = 256 << 10;
   const size_t tiles = (a.tokens + kPanelTile - 1) / kPanelTile;
-  const size_t fit = kChunkBytes / (kPanelTile * loop.token_bytes);
+  const size_t fit = a.tuning.chunk_bytes / (kPanelTile * loop.token_bytes);
   const size_t chunk = fit > 0 ? fit : 1;
   for (size_t chunk_begin = 0; chunk_begin < tiles; chunk_begin += chunk) {
     const size_t chunk_end = chunk_begin + chunk < tiles ? chunk_begin + chunk : tiles;
@@ -50,7 +50,8 @@ static inline void run_tiles(const LinearArgs& a, const TileLoop& loop) {
           const size_t first = part_begin(tile.tokens, parts, part);
           const size_t count = part_begin(tile.tokens, parts, part + 1) - first;
           loop.tiles[count - 1]({a.weights + group * loop.group_bytes, tile, first, a.k,
-                                 a.out + (i * kPanelTile + first) * a.out_stride + row, a.out_stride, rows});
+                                 a.out + (i * kPanelTile + first) * a.out_stride + row, a.out_stride, rows,
+                                 a.tuning.prefetch_bytes});
         }
       }
     }

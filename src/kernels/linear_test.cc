@@ -13,13 +13,10 @@
 
 namespace tally::kernels {
 
-// The emulated copies of the AVX-512 symbols (variants.h).
+// The emulated copies (tier.h).
 namespace emulated {
 #define TALLY_FAMILY(type)
-#define TALLY_VARIANT(isa, symbol) TALLY_DECLARE_##isa(symbol)
-#define TALLY_DECLARE_kScalar(symbol)
-#define TALLY_DECLARE_kAvx2(symbol)
-#define TALLY_DECLARE_kAvx512Vnni(symbol) void symbol(const LinearArgs&);
+#define TALLY_VARIANT(isa, symbol) TALLY_IF_EMULATED_##isa(void symbol(const LinearArgs&);)
 #include "kernels/linear_variants.inc"
 #undef TALLY_FAMILY
 #undef TALLY_VARIANT
@@ -37,10 +34,8 @@ struct EmulatedRow {
 
 constexpr EmulatedRow kEmulated[] = {
 #define TALLY_FAMILY(type) {DType::type, nullptr, ""},
-#define TALLY_VARIANT(isa, symbol) TALLY_EMULATED_##isa(symbol)
-#define TALLY_EMULATED_kScalar(symbol)
-#define TALLY_EMULATED_kAvx2(symbol)
-#define TALLY_EMULATED_kAvx512Vnni(symbol) {DType::kF32, emulated::symbol, "emulated " #symbol},
+#define TALLY_VARIANT(isa, symbol) \
+  TALLY_IF_EMULATED_##isa({DType::kF32, emulated::symbol, "emulated " #symbol}, )
 #include "kernels/linear_variants.inc"
 #undef TALLY_FAMILY
 #undef TALLY_VARIANT
@@ -61,7 +56,7 @@ std::vector<LinearVariant> runnable(const LinearFamily& family) {
   return list;
 }
 
-enum class InputMode { kRandom, kExtreme, kTiny, kZeroBlocks };
+enum class InputMode { kRandom, kExtreme, kTiny, kZeroBlocks, kOneSign };
 constexpr InputMode kInputModes[] = {InputMode::kRandom, InputMode::kExtreme, InputMode::kTiny,
                                      InputMode::kZeroBlocks};
 
@@ -70,6 +65,7 @@ std::vector<float> make_input(size_t tokens, size_t k, Random& random, InputMode
   for (size_t i = 0; i < x.size(); ++i) {
     x[i] = random_float(random, -3, 3);
     if (mode == InputMode::kExtreme) x[i] = (i / k + (i % k) / 3) % 2 ? -2.0f : 2.0f;  // every code is +-127
+    if (mode == InputMode::kOneSign) x[i] = i / k % 2 ? -2.0f : 2.0f;
     if (mode == InputMode::kTiny) x[i] *= 1e-29f;
     if (mode == InputMode::kZeroBlocks && i / 32 % 2 == 0) x[i] = 0;
   }
@@ -188,6 +184,34 @@ TEST_P(LinearTest, VariantsEqualScalarAtTheExtremes) {
   for (const WeightMode weights : kWeightModes)
     for (const InputMode input : kInputModes)
       for (const size_t tokens : {1, 5}) expect_equal({34, k, tokens}, weights, input);
+}
+
+// Every byte of a block the same, activations 127 or -127 all: each code at the limits of sums in 16 bits.
+TEST_P(LinearTest, VariantsEqualScalarAtTheLargestSumOfEveryCode) {
+  if (format().panel == PanelKind::kF32) return;  // no codes
+  const Size size{34, format().block, 2};
+  const auto x = make_input(size.tokens, size.k, random_, InputMode::kOneSign);
+  const PanelFn panel = scalar_panel(format().panel);
+  const size_t block = tensor::dtype_info(format().type).block_bytes;
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    std::vector<std::byte> data(size.rows * block, static_cast<std::byte>(byte));
+    for (size_t i = 0; i < data.size(); i += block) {
+      for (const size_t offset : scale_offsets(format().type)) {
+        const uint16_t one = tensor::f32_to_f16(1);
+        std::memcpy(data.data() + i + offset, &one, sizeof one);
+      }
+      if (format().type == DType::kMXFP4) data[i] = std::byte{128};
+    }
+    Problem problem{format(),
+                    size.rows,
+                    size.k,
+                    size.tokens,
+                    pack_rows(format(), data, size.rows, size.k),
+                    make_panel(panel, format().panel, x, size.tokens, size.k)};
+    const std::vector<float> expected = problem.run(scalar());
+    for (const LinearVariant& v : runnable(family_))
+      ASSERT_TRUE(same_bits(problem.run(v.entry), expected)) << v.name << " byte " << byte;
+  }
 }
 
 TEST_P(LinearTest, VariantsEqualScalarOnABigMatrix) {

@@ -10,15 +10,21 @@
 //                #undef TALLY_VARIANT
 //                };
 //
-// AVX-512 files are compiled twice: for the CPU, and for the tests on any host with the instructions emulated
-// (intrin512.h). They write `namespace TALLY_KERNELS_512 {` instead of `namespace tally::kernels {`, which
-// puts the emulated copy of each symbol in tally::kernels::emulated. A test lists those copies with
-//   #define TALLY_VARIANT(isa, symbol) TALLY_EMULATED_##isa(symbol)
+// The tiers above AVX2 are compiled a second time, emulated (tier.h), for tests on any host.
+// TALLY_IF_EMULATED_<isa>(...) is its arguments for the tiers that have such a copy and nothing for the
+// others.
 
 #include "kernels/isa.h"
 
 #include <span>
 #include <string_view>
+
+#define TALLY_IF_EMULATED_kScalar(...)
+#define TALLY_IF_EMULATED_kAvx2(...)
+#define TALLY_IF_EMULATED_kAvxVnni(...) __VA_ARGS__
+#define TALLY_IF_EMULATED_kAvx512(...) __VA_ARGS__
+#define TALLY_IF_EMULATED_kAvx512Vnni(...) __VA_ARGS__
+#define TALLY_IF_EMULATED_kAmx(...) __VA_ARGS__
 
 namespace tally::kernels {
 

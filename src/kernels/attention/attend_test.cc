@@ -3,6 +3,7 @@
 // positions are visible.
 #include "kernels/attention/arithmetic.h"
 #include "kernels/attention/test_cache.h"
+#include "kernels/variants.h"
 
 #include <gtest/gtest.h>
 
@@ -12,13 +13,10 @@
 
 namespace tally::kernels::emulated {
 
-#define TALLY_EMULATED_kScalar(codec, store, attend)
-#define TALLY_EMULATED_kAvx2(codec, store, attend)
-#define TALLY_EMULATED_kAvx512Vnni(codec, store, attend) void attend(const AttendArgs& args);
-#define TALLY_ATTENTION_FORM(codec, isa, store, attend) TALLY_EMULATED_##isa(codec, store, attend)
+#define TALLY_ATTENTION_FORM(codec, isa, store, attend) \
+  TALLY_IF_EMULATED_##isa(void attend(const AttendArgs& args);)
 #include "kernels/attention/variants.inc"
 #undef TALLY_ATTENTION_FORM
-#undef TALLY_EMULATED_kAvx512Vnni
 
 }  // namespace tally::kernels::emulated
 
@@ -65,12 +63,11 @@ const Form& scalar_form(KvCodec codec) {
   std::terminate();
 }
 
-// The forms of variants.inc the host can run, and the others that can be emulated (intrin512.h).
+// The forms of variants.inc the host can run, and the others that can be emulated (tier.h).
 std::vector<Form> forms_of(KvCodec codec) {
   constexpr Form kEmulated[] = {
-#define TALLY_EMULATED_kAvx512Vnni(codec, store, attend) \
-  {KvCodec::codec, Isa::kAvx512Vnni, store, emulated::attend},
-#define TALLY_ATTENTION_FORM(codec, isa, store, attend) TALLY_EMULATED_##isa(codec, store, attend)
+#define TALLY_ATTENTION_FORM(codec, isa, store, attend) \
+  TALLY_IF_EMULATED_##isa({KvCodec::codec, Isa::isa, store, emulated::attend}, )
 #include "kernels/attention/variants.inc"
 #undef TALLY_ATTENTION_FORM
   };

@@ -24,8 +24,9 @@
 //   at the end        out = Ot * (1 / lt)
 //
 // VALUE RANGES: q8, k8, v8 in [-127, 127]; p in [0, 32767]; a group's sum of p v8 is below 2^28.
-// Files: arithmetic.h the f32 steps; codec.* bytes of the cache; scalar.cc the definition; tile.h how the
-// SIMD forms share K and V between rows; *_avx2.cc, *_avx512vnni.cc the forms; standard.cc the plain
+// Files: arithmetic.h the f32 steps; codec.* bytes of the cache, codec_avx2.cc its encoders; scalar.cc the
+// definition; tile.h how the SIMD forms share K and V between rows; micro_tile.h, float_rows.h, int8_*.h the
+// forms, on the lanes of lanes_*.h; *avx2.cc, avxvnni.cc, avx512.cc, ... the tiers; standard.cc the plain
 // three-step form.
 
 #include "kernels/kernels.h"

@@ -16,8 +16,8 @@ struct TokenPlace {
 
 static inline TokenPlace token_place(const KvSequence& kv, size_t position, size_t kv_head) {
   const tensor::KvLayout& l = *kv.layout;
-  const size_t block = kv.table[position / l.block_tokens];
-  return {kv.layer + block * l.block_bytes + kv_head * l.head_block_bytes, position % l.block_tokens};
+  const size_t block = kv.table[position >> __builtin_ctz(l.block_tokens)];  // a power of two
+  return {kv.layer + block * l.block_bytes + kv_head * l.head_block_bytes, position & (l.block_tokens - 1)};
 }
 
 // Indices count elements of the codec from the start of the K or V part.

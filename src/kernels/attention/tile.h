@@ -47,7 +47,7 @@ inline TileMemory tile_memory(const tensor::KvLayout& l, size_t group, std::byte
   m.span_out = reinterpret_cast<float*>(take(rows * l.value_columns * 4));
   m.total_out = reinterpret_cast<float*>(take(rows * l.value_columns * 4));
   for (float** p : {&m.span_max, &m.span_sum, &m.total_max, &m.total_sum, &m.q_scale})
-    *p = reinterpret_cast<float*>(take(rows * 4));
+    *p = reinterpret_cast<float*>(take((rows + 3) * 4));  // four rows' are read together
   m.q_sum = reinterpret_cast<int32_t*>(take(rows * 4));
   m.refused = reinterpret_cast<uint8_t*>(take(tokens));
   m.bytes = used;
@@ -63,6 +63,7 @@ struct Tile {
   size_t position;  // of first_token
   float base2;      // score_scale * log2 e
   Softcap cap;
+  void* unit;  // what a form holds during a call, or nothing
 
   size_t row_position(size_t row) const { return position + row / args->group; }
 };
@@ -201,8 +202,16 @@ void attend_span(const Tile& tile, size_t span, size_t first, size_t end) {
     merge_span(tile, row, first_visible(tile.row_position(row), tile.args->window) >= span);
 }
 
+// Asks for the keys of the first group while queries are prepared; each group asks for what follows it.
+inline void prefetch_first_keys(const Tile& tile, size_t first, size_t end) {
+  const GroupView g = group_view(*tile.args, first / kGroupTokens * kGroupTokens, first, end);
+  const size_t chunk_bytes = tile.layout->value_offset / tile.layout->block_tokens * kChunkTokens;
+  for (const std::byte* chunk : g.key)
+    for (size_t i = 0; i < chunk_bytes; i += 64) __builtin_prefetch(chunk + i);
+}
+
 template <class Form>
-void attend_tiles(const AttendArgs& args) {
+void attend_tiles(const AttendArgs& args, void* unit = nullptr) {
   Tile tile{.args = &args,
             .layout = args.kv.layout,
             .memory = tile_memory(*args.kv.layout, args.group, args.scratch),
@@ -211,14 +220,16 @@ void attend_tiles(const AttendArgs& args) {
             .rows = 0,
             .position = 0,
             .base2 = base2_scale(args.score_scale),
-            .cap = make_softcap(args.softcap)};
+            .cap = make_softcap(args.softcap),
+            .unit = unit};
   for (; tile.first_token < args.tokens; tile.first_token += tile.tokens) {
     const size_t left = args.tokens - tile.first_token, most = tile_tokens(args.group);
     tile.tokens = left < most ? left : most;
     tile.rows = tile.tokens * args.group;
     tile.position = args.position + tile.first_token;
-    prepare_tile<Form>(tile);
     const size_t first = first_visible(tile.position, args.window), end = tile.position + tile.tokens;
+    prefetch_first_keys(tile, first, end);
+    prepare_tile<Form>(tile);
     for (size_t span = first / kSpanTokens * kSpanTokens; span < end; span += kSpanTokens)
       attend_span<Form>(tile, span, first, end);
     for (size_t row = 0; row < tile.rows; ++row) finish_row(tile, row);

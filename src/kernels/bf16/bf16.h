@@ -11,5 +11,6 @@ namespace tally::kernels {
 
 void bf16_scalar(const LinearArgs& args);
 void bf16_avx2(const LinearArgs& args);
+void bf16_avx512(const LinearArgs& args);
 
 }  // namespace tally::kernels

@@ -10,5 +10,6 @@ namespace tally::kernels {
 
 void f16_scalar(const LinearArgs& args);
 void f16_avx2(const LinearArgs& args);
+void f16_avx512(const LinearArgs& args);
 
 }  // namespace tally::kernels

@@ -10,6 +10,6 @@ namespace tally::kernels {
 
 void f32_scalar(const LinearArgs& args);
 void f32_avx2(const LinearArgs& args);
-void f32_avx512vnni(const LinearArgs& args);
+void f32_avx512(const LinearArgs& args);
 
 }  // namespace tally::kernels

@@ -13,8 +13,11 @@ namespace tally::kernels {
 
 inline constexpr size_t kIq4NlUnit = 288, kIq4NlScale = 256;
 
+void iq4_nl_amx(const LinearArgs& args);
 void iq4_nl_scalar(const LinearArgs& args);
 void iq4_nl_avx2(const LinearArgs& args);
+void iq4_nl_avxvnni(const LinearArgs& args);
+void iq4_nl_avx512(const LinearArgs& args);
 void iq4_nl_avx512vnni(const LinearArgs& args);
 
 }  // namespace tally::kernels

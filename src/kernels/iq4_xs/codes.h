@@ -4,7 +4,7 @@
 
 #include "kernels/iq4_xs/iq4_xs.h"
 #include "kernels/panel.h"
-#include "kernels/q4k/nibbles.h"
+#include "kernels/super_block/nibbles.h"
 #include "tensor/blocks.h"
 
 #include <cmath>

@@ -3,7 +3,7 @@
 // d. Private to the room.
 //
 // Packed unit: 16 rows x 256 k, 2208 bytes; units lie as [32-row group][block][rows 0..15, rows 16..31].
-//   256 b     nibbles of sub-block b, b in 0..7 (q4k/nibbles.h)
+//   256 b     nibbles of sub-block b, b in 0..7 (super_block/nibbles.h)
 //   kD        f16 d[16]
 //   kScale    s8 scale[8][16], -32..31
 // Arithmetic of a block: isum = sum_b scale_b * sum_k value * q, exact (|isum| <= 132 M; with codes value +
@@ -23,7 +23,10 @@ struct Iq4XsUnit {
   static constexpr size_t kD = 2048, kScale = 2080, kBytes = 2208;
 };
 
+void iq4_xs_amx(const LinearArgs& args);
 void iq4_xs_avx512vnni(const LinearArgs& args);
+void iq4_xs_avx512(const LinearArgs& args);
+void iq4_xs_avxvnni(const LinearArgs& args);
 void iq4_xs_avx2(const LinearArgs& args);
 void iq4_xs_scalar(const LinearArgs& args);
 

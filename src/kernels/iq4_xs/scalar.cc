@@ -1,7 +1,7 @@
 // IQ4_XS: the definition. The walk is super_run_scalar, one block's arithmetic Iq4XsFormat::accumulate.
 
 #include "kernels/iq4_xs/codes.h"
-#include "kernels/q4k/super_block.h"
+#include "kernels/super_block/super_block.h"
 
 namespace tally::kernels {
 

@@ -17,6 +17,8 @@ inline constexpr size_t kMxfp4Unit = 272, kMxfp4Scale = 256;
 
 void mxfp4_scalar(const LinearArgs& args);
 void mxfp4_avx2(const LinearArgs& args);
+void mxfp4_avxvnni(const LinearArgs& args);
+void mxfp4_avx512(const LinearArgs& args);
 void mxfp4_avx512vnni(const LinearArgs& args);
 
 }  // namespace tally::kernels

@@ -12,12 +12,9 @@
 
 namespace tally::kernels {
 
-// The emulated copies of the AVX-512 symbols (variants.h).
+// The emulated copies (tier.h).
 namespace emulated {
-#define TALLY_VARIANT(isa, symbol) TALLY_DECLARE_##isa(symbol)
-#define TALLY_DECLARE_kScalar(symbol)
-#define TALLY_DECLARE_kAvx2(symbol)
-#define TALLY_DECLARE_kAvx512Vnni(symbol) void symbol(const PanelArgs&);
+#define TALLY_VARIANT(isa, symbol) TALLY_IF_EMULATED_##isa(void symbol(const PanelArgs&);)
 #include "kernels/panel/variants_int256.inc"
 #include "kernels/panel/variants_int32.inc"
 #undef TALLY_VARIANT
@@ -32,11 +29,8 @@ std::vector<Variant<PanelFn>> runnable(PanelKind kind) {
   for (const Variant<PanelFn>& v : panel_variants(kind))
     if (host_has(v.isa)) list.push_back(v);
   if (!host_has(Isa::kAvx2)) return list;
-#define TALLY_VARIANT(isa, symbol) TALLY_EMULATED_##isa(symbol)
-#define TALLY_EMULATED_kScalar(symbol)
-#define TALLY_EMULATED_kAvx2(symbol)
-#define TALLY_EMULATED_kAvx512Vnni(symbol) \
-  list.push_back({Isa::kAvx512Vnni, "emulated " #symbol, emulated::symbol});
+#define TALLY_VARIANT(isa, symbol) \
+  TALLY_IF_EMULATED_##isa(list.push_back({Isa::isa, "emulated " #symbol, emulated::symbol});)
   if (kind == PanelKind::kInt32) {
 #include "kernels/panel/variants_int32.inc"
   }

@@ -6,16 +6,11 @@
 
 namespace tally::kernels {
 
-void panel_f32_scalar(const PanelArgs& args);
-void panel_int32_scalar(const PanelArgs& args);
-void panel_int256_scalar(const PanelArgs& args);
-
-void panel_f32_avx2(const PanelArgs& args);
-void panel_int32_avx2(const PanelArgs& args);
-void panel_int256_avx2(const PanelArgs& args);
-
-void panel_int32_avx512vnni(const PanelArgs& args);
-void panel_int256_avx512vnni(const PanelArgs& args);
+#define TALLY_VARIANT(isa, symbol) void symbol(const PanelArgs& args);
+#include "kernels/panel/variants_f32.inc"
+#include "kernels/panel/variants_int256.inc"
+#include "kernels/panel/variants_int32.inc"
+#undef TALLY_VARIANT
 
 // Below this largest magnitude a block counts as zero: 127 / amax must not overflow.
 inline constexpr float kAmaxMin = 1e-30f;

@@ -2,7 +2,7 @@
 
 #include "kernels/linear.h"
 #include "kernels/q2k/codes.h"
-#include "kernels/q4k/super_block.h"
+#include "kernels/super_block/super_block.h"
 
 namespace tally::kernels {
 namespace {

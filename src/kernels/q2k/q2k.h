@@ -24,6 +24,8 @@ struct Q2KUnit {
 };
 
 void q2k_avx512vnni(const LinearArgs& args);
+void q2k_avx512(const LinearArgs& args);
+void q2k_avxvnni(const LinearArgs& args);
 void q2k_avx2(const LinearArgs& args);
 void q2k_scalar(const LinearArgs& args);
 

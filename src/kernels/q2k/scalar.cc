@@ -1,7 +1,7 @@
 // Q2_K: the definition. The walk is super_run_scalar, one block's arithmetic Q2KFormat::accumulate.
 
 #include "kernels/q2k/codes.h"
-#include "kernels/q4k/super_block.h"
+#include "kernels/super_block/super_block.h"
 
 namespace tally::kernels {
 

@@ -2,7 +2,7 @@
 // The plane of two-bit codes of 16 rows x 16 k that Q2_K and Q3_K share (64 bytes): byte 4 r + i holds, from
 // bit 2 p, code k = 4 p + i of row r; p, i in 0..3. A row's four bytes are moved as one word.
 
-#include "kernels/q4k/nibbles.h"
+#include "kernels/super_block/nibbles.h"
 
 namespace tally::kernels {
 

@@ -1,24 +1,14 @@
 #pragma once
-// Q3_K for super_block.h: the order of elements in the file and in the packed unit, and the arithmetic of one
-// block.
+// Q3_K for super_block.h: the order of elements in the file and in the packed unit.
 
-#include "kernels/panel.h"
 #include "kernels/q2k/two_bits.h"
 #include "kernels/q3k/q3k.h"
-#include "tensor/blocks.h"
-
-#include <cmath>
+#include "kernels/super_block/signed_scales.h"
 
 namespace tally::kernels {
 
-struct Q3KFormat {
-  using Unit = Q3KUnit;
+struct Q3KFormat : SignedScales<Q3KUnit, 4> {
   using Block = tensor::BlockQ3_K;
-  struct Row {
-    uint16_t d;        // f16
-    int8_t scale[16];  // of each 16 elements
-    uint8_t code[256];
-  };
 
   static Row read(const Block& block) {
     Row row;
@@ -42,8 +32,7 @@ struct Q3KFormat {
       for (size_t j = 0; j < 8; ++j) high |= ((load_word(code + 4 * j) >> 2) & 0x01010101u) << j;
       store_word(sub + Unit::kHigh + 4 * r, high);
     }
-    std::memcpy(unit + Unit::kD + 2 * r, &row.d, 2);
-    for (size_t g = 0; g < 16; ++g) unit[Unit::kScale + 16 * g + r] = static_cast<uint8_t>(row.scale[g]);
+    put_scales(row, r, unit);
   }
 
   static Row get(const uint8_t* unit, size_t r) {
@@ -57,25 +46,8 @@ struct Q3KFormat {
       for (size_t j = 0; j < 8; ++j)
         store_word(code + 4 * j, load_word(code + 4 * j) | (((high >> j) & 0x01010101u) << 2));
     }
-    std::memcpy(&row.d, unit + Unit::kD + 2 * r, 2);
-    for (size_t g = 0; g < 16; ++g) row.scale[g] = static_cast<int8_t>(unit[Unit::kScale + 16 * g + r]);
+    get_scales(unit, r, &row);
     return row;
-  }
-
-  static float value(const Row& row, size_t i) {
-    const float scale = tensor::f16_to_f32(row.d) * static_cast<float>(row.scale[i / 16]);
-    return scale * static_cast<float>(row.code[i] - 4);
-  }
-
-  static float accumulate(const Row& w, const Int256Block& x, size_t token, float acc) {
-    const int8_t* q = x.q + 256 * token;
-    int32_t isum = 0;
-    for (size_t g = 0; g < 16; ++g) {
-      int32_t dot = 0;
-      for (size_t i = 16 * g; i < 16 * g + 16; ++i) dot += (w.code[i] - 4) * q[i];
-      isum += w.scale[g] * dot;
-    }
-    return std::fma(static_cast<float>(isum), tensor::f16_to_f32(w.d) * x.d[token], acc);
   }
 };
 

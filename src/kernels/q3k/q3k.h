@@ -25,6 +25,8 @@ struct Q3KUnit {
 };
 
 void q3k_avx512vnni(const LinearArgs& args);
+void q3k_avx512(const LinearArgs& args);
+void q3k_avxvnni(const LinearArgs& args);
 void q3k_avx2(const LinearArgs& args);
 void q3k_scalar(const LinearArgs& args);
 

@@ -13,7 +13,11 @@ namespace tally::kernels {
 
 inline constexpr size_t kQ4_0Unit = 288, kQ4_0Scale = 256;
 
+void q4_0_amx(const LinearArgs& args);
 void q4_0_scalar(const LinearArgs& args);
 void q4_0_avx2(const LinearArgs& args);
+void q4_0_avxvnni(const LinearArgs& args);
+void q4_0_avx512(const LinearArgs& args);
+void q4_0_avx512vnni(const LinearArgs& args);
 
 }  // namespace tally::kernels

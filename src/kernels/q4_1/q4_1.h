@@ -15,8 +15,11 @@ namespace tally::kernels {
 
 inline constexpr size_t kQ4_1Unit = 320, kQ4_1Scale = 256, kQ4_1Min = 288;
 
+void q4_1_amx(const LinearArgs& args);
 void q4_1_scalar(const LinearArgs& args);
 void q4_1_avx2(const LinearArgs& args);
+void q4_1_avxvnni(const LinearArgs& args);
+void q4_1_avx512(const LinearArgs& args);
 void q4_1_avx512vnni(const LinearArgs& args);
 
 }  // namespace tally::kernels

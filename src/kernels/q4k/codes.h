@@ -1,9 +1,9 @@
 #pragma once
 // Q4_K for super_block.h: the order of elements in the file and in the packed unit.
 
-#include "kernels/q4k/nibbles.h"
 #include "kernels/q4k/q4k.h"
 #include "kernels/q4k/scale_min.h"
+#include "kernels/super_block/nibbles.h"
 
 namespace tally::kernels {
 

@@ -3,7 +3,7 @@
 // Private to the room.
 //
 // Packed unit: 16 rows x 256 k, 2496 bytes; units lie as [32-row group][block][rows 0..15, rows 16..31].
-//   256 b    nibbles of sub-block b, b in 0..7 (nibbles.h)
+//   256 b    nibbles of sub-block b, b in 0..7 (super_block/nibbles.h)
 //   kD       f16 d[16]
 //   kMinD    f16 dmin[16]
 //   kScale   u8 scale[8][16]                        0..63
@@ -24,7 +24,10 @@ struct Q4KUnit {
   static constexpr size_t kD = 2048, kMinD = 2080, kScale = 2112, kMin = 2240, kBytes = 2496;
 };
 
+void q4k_amx(const LinearArgs& args);
 void q4k_avx512vnni(const LinearArgs& args);
+void q4k_avx512(const LinearArgs& args);
+void q4k_avxvnni(const LinearArgs& args);
 void q4k_avx2(const LinearArgs& args);
 void q4k_scalar(const LinearArgs& args);
 

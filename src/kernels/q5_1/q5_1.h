@@ -16,7 +16,11 @@ namespace tally::kernels {
 
 inline constexpr size_t kQ5_1Unit = 384, kQ5_1High = 256, kQ5_1Scale = 320, kQ5_1Min = 352;
 
+void q5_1_amx(const LinearArgs& args);
 void q5_1_scalar(const LinearArgs& args);
 void q5_1_avx2(const LinearArgs& args);
+void q5_1_avxvnni(const LinearArgs& args);
+void q5_1_avx512(const LinearArgs& args);
+void q5_1_avx512vnni(const LinearArgs& args);
 
 }  // namespace tally::kernels

@@ -1,7 +1,7 @@
 // Q5_K: the definition. The walk is super_run_scalar, one block's arithmetic Q5KFormat::accumulate.
 
-#include "kernels/q4k/super_block.h"
 #include "kernels/q5k/codes.h"
+#include "kernels/super_block/super_block.h"
 
 namespace tally::kernels {
 

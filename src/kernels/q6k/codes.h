@@ -1,24 +1,14 @@
 #pragma once
-// Q6_K for super_block.h: the order of elements in the file and in the packed unit, and the arithmetic of one
-// block.
+// Q6_K for super_block.h: the order of elements in the file and in the packed unit.
 
-#include "kernels/panel.h"
-#include "kernels/q4k/nibbles.h"
 #include "kernels/q6k/q6k.h"
-#include "tensor/blocks.h"
-
-#include <cmath>
+#include "kernels/super_block/nibbles.h"
+#include "kernels/super_block/signed_scales.h"
 
 namespace tally::kernels {
 
-struct Q6KFormat {
-  using Unit = Q6KUnit;
+struct Q6KFormat : SignedScales<Q6KUnit, 32> {
   using Block = tensor::BlockQ6_K;
-  struct Row {
-    uint16_t d;        // f16
-    int8_t scale[16];  // of each 16 elements
-    uint8_t code[256];
-  };
 
   static Row read(const Block& block) {
     Row row;
@@ -51,8 +41,7 @@ struct Q6KFormat {
         store_word(sub + Unit::kHigh + 64 * pair + 4 * r, high);
       }
     }
-    std::memcpy(unit + Unit::kD + 2 * r, &row.d, 2);
-    for (size_t g = 0; g < 16; ++g) unit[Unit::kScale + 16 * g + r] = static_cast<uint8_t>(row.scale[g]);
+    put_scales(row, r, unit);
   }
 
   static Row get(const uint8_t* unit, size_t r) {
@@ -67,25 +56,8 @@ struct Q6KFormat {
         store_word(code + 16 + 4 * j, load_word(code + 16 + 4 * j) | (((high >> 2) & 0x03030303u) << 4));
       }
     }
-    std::memcpy(&row.d, unit + Unit::kD + 2 * r, 2);
-    for (size_t g = 0; g < 16; ++g) row.scale[g] = static_cast<int8_t>(unit[Unit::kScale + 16 * g + r]);
+    get_scales(unit, r, &row);
     return row;
-  }
-
-  static float value(const Row& row, size_t i) {
-    const float scale = tensor::f16_to_f32(row.d) * static_cast<float>(row.scale[i / 16]);
-    return scale * static_cast<float>(row.code[i] - 32);
-  }
-
-  static float accumulate(const Row& w, const Int256Block& x, size_t token, float acc) {
-    const int8_t* q = x.q + 256 * token;
-    int32_t isum = 0;
-    for (size_t g = 0; g < 16; ++g) {
-      int32_t dot = 0;
-      for (size_t i = 16 * g; i < 16 * g + 16; ++i) dot += (w.code[i] - 32) * q[i];
-      isum += w.scale[g] * dot;
-    }
-    return std::fma(static_cast<float>(isum), tensor::f16_to_f32(w.d) * x.d[token], acc);
   }
 };
 

@@ -2,8 +2,8 @@
 
 #include "kernels/encode/encode.h"
 #include "kernels/linear.h"
-#include "kernels/q4k/super_block.h"
 #include "kernels/q6k/codes.h"
+#include "kernels/super_block/super_block.h"
 
 namespace tally::kernels {
 namespace {

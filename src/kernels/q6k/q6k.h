@@ -3,7 +3,7 @@
 // to the room.
 //
 // Packed unit: 16 rows x 256 k, 3360 bytes; units lie as [32-row group][block][rows 0..15, rows 16..31].
-//   384 b         nibbles of sub-block b (32 k), b in 0..7 (q4k/nibbles.h)
+//   384 b         nibbles of sub-block b (32 k), b in 0..7 (super_block/nibbles.h)
 //   384 b + 256   high bits, 64 bytes for j = 0, 1 and 64 for j = 2, 3: in byte 4 r + i, from bit 0,
 //                 bits 4 and 5 of code k = 4 j + i, then of code k = 16 + 4 j + i (even j in bits 0..3, odd j
 //                 in bits 4..7)
@@ -26,7 +26,10 @@ struct Q6KUnit {
   static constexpr size_t kD = 3072, kScale = 3104, kBytes = 3360;
 };
 
+void q6k_amx(const LinearArgs& args);
 void q6k_avx512vnni(const LinearArgs& args);
+void q6k_avx512(const LinearArgs& args);
+void q6k_avxvnni(const LinearArgs& args);
 void q6k_avx2(const LinearArgs& args);
 void q6k_scalar(const LinearArgs& args);
 

@@ -13,8 +13,11 @@ namespace tally::kernels {
 
 inline constexpr size_t kQ8_0Unit = 544, kQ8_0Scale = 512;
 
+void q8_0_amx(const LinearArgs& args);
 void q8_0_scalar(const LinearArgs& args);
 void q8_0_avx2(const LinearArgs& args);
+void q8_0_avxvnni(const LinearArgs& args);
+void q8_0_avx512(const LinearArgs& args);
 void q8_0_avx512vnni(const LinearArgs& args);
 
 }  // namespace tally::kernels

@@ -13,8 +13,9 @@
 
 namespace tally::kernels {
 
-extern const VectorKernels kVectorScalar;
-extern const VectorKernels kVectorAvx2;
+#define TALLY_VARIANT(isa, symbol) extern const VectorKernels symbol;
+#include "kernels/vector/variants.inc"
+#undef TALLY_VARIANT
 
 std::span<const Variant<const VectorKernels*>> vector_variants();
 

@@ -18,7 +18,28 @@
 #include <vector>
 
 namespace tally::kernels {
+
+// The emulated copies (tier.h).
+namespace emulated {
+#define TALLY_VARIANT(isa, symbol) TALLY_IF_EMULATED_##isa(extern const VectorKernels symbol;)
+#include "kernels/vector/variants.inc"
+#undef TALLY_VARIANT
+}  // namespace emulated
+
 namespace {
+
+// What the host can run, and the others that can be emulated.
+std::vector<Variant<const VectorKernels*>> runnable() {
+  std::vector<Variant<const VectorKernels*>> list;
+  for (const auto& variant : vector_variants())
+    if (host_has(variant.isa)) list.push_back(variant);
+  if (!host_has(Isa::kAvx2)) return list;
+#define TALLY_VARIANT(isa, symbol) \
+  TALLY_IF_EMULATED_##isa(list.push_back({Isa::isa, "emulated " #symbol, &emulated::symbol});)
+#include "kernels/vector/variants.inc"
+#undef TALLY_VARIANT
+  return list;
+}
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -87,8 +108,7 @@ void compare_norms(const Variant<const VectorKernels*>& variant, const std::vect
 
 TEST(Vector, EveryVariantEqualsScalarBitForBit) {
   set_float_mode();
-  for (const auto& variant : vector_variants()) {
-    if (!host_has(variant.isa)) continue;
+  for (const auto& variant : runnable()) {
     EXPECT_EQ(variant.entry->isa, variant.isa);
     for (const size_t n : kSizes) {
       for (int kind = 0; kind < 3; ++kind) {
@@ -135,8 +155,7 @@ TEST(Vector, TranscendentalsAgreeOverTheWholeRange) {
   for (uint64_t b = 0; b <= 0xFFFFFFFFu; b += 40961)
     x.push_back(std::bit_cast<float>(static_cast<uint32_t>(b)));
   for (float v = -110.0f; v < 110.0f; v += 0.00390625f * 1.37f) x.push_back(v);
-  for (const auto& variant : vector_variants()) {
-    if (!host_has(variant.isa)) continue;
+  for (const auto& variant : runnable()) {
     for (const auto& [name, activation] : kActivations)
       compare(variant, x, name,
               [&](const VectorKernels& k, float* p) { (k.*activation)(p, nullptr, x.size(), p); });
@@ -349,7 +368,9 @@ TEST(Vector, RopeTurnsByTheAngle) {
 TEST(Vector, SelectTakesTheBestNotAboveTheTier) {
   EXPECT_EQ(select_vector(Isa::kScalar).isa, Isa::kScalar);
   EXPECT_EQ(vector_variants().back().isa, Isa::kScalar);
-  const Isa expected = host_has(Isa::kAvx2) ? Isa::kAvx2 : Isa::kScalar;
+  const Isa expected = host_has(Isa::kAvx512) ? Isa::kAvx512
+                       : host_has(Isa::kAvx2) ? Isa::kAvx2
+                                              : Isa::kScalar;
   EXPECT_EQ(select_vector(best_isa()).isa, expected);
 }
 

@@ -1,0 +1,15 @@
+// The formats with blocks of 32 on AVX-VNNI: tile.h.
+
+#define TALLY_LANES_VNNI
+#include "kernels/lanes256.h"
+// Over its Lanes:
+#include "kernels/block32/formats.h"
+
+namespace TALLY_KERNELS_TIER {
+
+#define TALLY_BLOCK32(name, Format) \
+  void name##_avxvnni(const LinearArgs& args) { linear_block32<Format>(args); }
+#include "kernels/block32/formats.inc"
+#undef TALLY_BLOCK32
+
+}  // namespace TALLY_KERNELS_TIER

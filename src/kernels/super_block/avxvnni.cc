@@ -1,0 +1,14 @@
+// The formats with blocks of 256 on AVX-VNNI: 256-bit vpdpbusd: tile.h.
+
+#define TALLY_LANES_VNNI
+#include "kernels/lanes256.h"
+#include "kernels/super_block/formats.h"
+
+namespace TALLY_KERNELS_TIER {
+
+#define TALLY_SUPER_BLOCK(family, Format) \
+  void family##_avxvnni(const LinearArgs& args) { run_super_blocks<Format>(args); }
+#include "kernels/super_block/formats.inc"
+#undef TALLY_SUPER_BLOCK
+
+}  // namespace TALLY_KERNELS_TIER
