@@ -26,7 +26,7 @@ void add_part(std::vector<std::pair<std::string, uint64_t>>& parts, std::string_
 }
 
 // One byte in each 4 KiB page: the kernel maps a huge page at the first touch where it can.
-void touch(std::byte* data, size_t bytes) {
+void touch_pages(std::byte* data, size_t bytes) {
   for (size_t i = 0; i < bytes; i += 4096) static_cast<volatile std::byte*>(data)[i] = std::byte{0};
 }
 
@@ -39,7 +39,8 @@ void Accounts::set_planned(Account account, uint64_t bytes) {
   state_[static_cast<size_t>(account)].planned = bytes;
 }
 
-Result<Arena> Accounts::reserve(Account account, std::string_view part, size_t bytes) {
+Result<Arena> Accounts::reserve(Account account, std::string_view part, size_t bytes,
+                                FirstTouch first_touch) {
   const size_t size = round_up(std::max<size_t>(bytes, 1), 4096);
   {
     const std::lock_guard lock(mutex_);
@@ -78,7 +79,7 @@ Result<Arena> Accounts::reserve(Account account, std::string_view part, size_t b
   if (tail > 0) ::munmap(arena.data_ + arena.mapped_, tail);
   // Huge pages only where a whole one is used, so that the account stays true to 4 KiB below that.
   if (size >= kHugePage) ::madvise(arena.data_, size / kHugePage * kHugePage, MADV_HUGEPAGE);
-  touch(arena.data_, size);
+  if (first_touch == FirstTouch::kNow) touch_pages(arena.data_, size);
   return arena;
 }
 
@@ -122,6 +123,19 @@ Arena& Arena::operator=(Arena&& other) noexcept {
 }
 
 Arena::~Arena() { release(); }
+
+bool Arena::touch(ThreadPool& pool, const std::function<bool(uint64_t)>& progress) {
+  constexpr size_t kSlice = size_t{256} << 20;
+  for (size_t begin = 0; begin < size_; begin += kSlice) {
+    const size_t bytes = std::min(kSlice, size_ - begin);
+    pool.parallel_for(round_up(bytes, kHugePage) / kHugePage, [&](size_t page, size_t) {
+      const size_t at = page * kHugePage;
+      touch_pages(data_ + begin + at, std::min(kHugePage, bytes - at));
+    });
+    if (progress && !progress(begin + bytes)) return false;
+  }
+  return true;
+}
 
 void Arena::release() {
   if (data_ != nullptr) ::munmap(data_, mapped_);

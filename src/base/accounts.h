@@ -2,12 +2,14 @@
 // Law 2: every allocation that can exceed 1 MiB or grows with load comes from a named account, planned
 // before, capped, counted. Threads: all functions of Accounts may be called from any thread.
 
+#include "base/pool.h"
 #include "base/result.h"
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -27,15 +29,19 @@ struct AccountUse {
 
 class Arena;
 
+// Who touches an arena's pages first. The kernel zeroes each then, about a second a GiB and thread.
+enum class FirstTouch : uint8_t { kNow, kByOwner };
+
 class Accounts {
  public:
   explicit Accounts(uint64_t cap_bytes) : cap_bytes_(cap_bytes) {}
 
   uint64_t cap_bytes() const { return cap_bytes_; }
   void set_planned(Account account, uint64_t bytes);
-  // Maps a huge-page arena, touched, and books it. Errors: kUnavailable if the cap would be passed or the
-  // kernel refuses.
-  Result<Arena> reserve(Account account, std::string_view part, size_t bytes);
+  // Maps a huge-page arena and books it. With kByOwner the caller writes all of it at once, or calls touch().
+  // Errors: kUnavailable if the cap would be passed or the kernel refuses.
+  Result<Arena> reserve(Account account, std::string_view part, size_t bytes,
+                        FirstTouch first_touch = FirstTouch::kNow);
   // Books bytes that were allocated elsewhere (tokenizer tables); never refuses below the cap.
   void book(Account account, std::string_view part, int64_t bytes);
   void set_used(Account account, uint64_t bytes);
@@ -54,8 +60,8 @@ class Accounts {
   std::array<State, kAccountCount> state_;  // guarded by mutex_
 };
 
-// Anonymous memory aligned to 2 MiB, with huge pages asked for, every page touched, zero at first. Returned
-// to the kernel and the account on destruction.
+// Anonymous memory aligned to 2 MiB, with huge pages asked for, zero at first. Returned to the kernel and the
+// account on destruction.
 class Arena {
  public:
   Arena() = default;
@@ -65,6 +71,9 @@ class Arena {
 
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
+  // Touches every page, on all threads of the pool. `progress(touched bytes)` is asked every 256 MiB and may
+  // say false: stop; the result is what it said.
+  bool touch(ThreadPool& pool, const std::function<bool(uint64_t)>& progress);
 
  private:
   friend class Accounts;

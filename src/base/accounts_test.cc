@@ -59,5 +59,22 @@ TEST(ProcessMemory, SeesAnArena) {
   EXPECT_LE(grown, 64 * kMiB + kSlack);
 }
 
+TEST(Accounts, AnArenaOfItsOwnerIsTouchedWhenAsked) {
+  Accounts accounts(2048 * kMiB);
+  ThreadPool pool(2);
+  constexpr uint64_t kBytes = 64 * kMiB + 4096;
+  const uint64_t before = process_memory().rss_anon;
+  Arena arena = accounts.reserve(Account::kKv, "pool", kBytes, FirstTouch::kByOwner).value();
+  EXPECT_LE(process_memory().rss_anon - before, kSlack);
+  uint64_t told = 0;
+  EXPECT_TRUE(arena.touch(pool, [&](uint64_t bytes) { return told = bytes, true; }));
+  EXPECT_EQ(told, kBytes);
+  EXPECT_GE(process_memory().rss_anon - before, kBytes - kMiB);
+
+  Arena large = accounts.reserve(Account::kKv, "large", 1024 * kMiB, FirstTouch::kByOwner).value();
+  EXPECT_FALSE(large.touch(pool, [](uint64_t) { return false; })) << "stopped at the first question";
+  EXPECT_LE(process_memory().rss_anon - before, kBytes + 256 * kMiB + kSlack * 4);
+}
+
 }  // namespace
 }  // namespace tally::base

@@ -112,11 +112,19 @@ struct Stats {
   bool work_runnable = false, failed = false;
 };
 
+// What start-up tuning chose for a weight type; row_cost[t - 1]: time of t rows over that of one.
+struct Tuning {
+  std::string type;
+  uint32_t prefetch_bytes = 0, chunk_bytes = 0;
+  std::vector<float> row_cost;
+};
+
 // What the engine is, fixed at start.
 struct Info {
   uint64_t vocab_size = 0;
   uint32_t max_model_len = 0, max_seqs = 0, block_tokens = 0, blocks = 0;
   std::string kv_type, isa, model_fingerprint;
+  std::vector<Tuning> tuning;
 };
 
 class Engine {

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "engine/loop.h"
 #include "engine/stream.h"
+#include "engine/tuning.h"
 #include "sample/sampler.h"
 
 #include <fmt/format.h>
@@ -198,15 +199,32 @@ Result<std::unique_ptr<Engine>> load_engine(const LoadRequest& request, base::Ac
   parts.accounts = &accounts;
   parts.pool = std::make_unique<base::ThreadPool>(set.threads, kernels::set_float_mode);
   s.load.context = plan.max_model_len;
+  // The pool's pages are a part of what the loader waits for.
+  const uint64_t pool_bytes = plan.blocks * s.block_bytes;
+  uint64_t weight_bytes = 0;
+  if (request.progress) {
+    s.load.progress = [&](uint64_t done, uint64_t total) {
+      weight_bytes = total;
+      return request.progress(done, total + pool_bytes);
+    };
+  }
   TALLY_TRY(model::Model model, model::Model::load(s.file, s.kernels, s.load, *parts.pool, accounts));
   parts.model = std::make_unique<model::Model>(std::move(model));
+  kernels::set_float_mode();
+  parts.info.tuning = tune(request.tune, kernels::isa_name(s.kernels.isa), *parts.model, *parts.pool);
   if (!parts.model->unused_tensors().empty()) {
     base::log_warn("{} tensors of the file are not used, the first is {}",
                    parts.model->unused_tensors().size(), parts.model->unused_tensors().front());
   }
   TALLY_TRY(parts.scratch, parts.model->make_scratch(s.limits, s.layouts, set.threads, accounts));
   parts.shape = kv::make_pool_shape(s.layouts, plan.blocks);
-  TALLY_TRY(parts.kv_memory, accounts.reserve(Account::kKv, "pool", parts.shape.pool_bytes()));
+  TALLY_TRY(parts.kv_memory,
+            accounts.reserve(Account::kKv, "pool", parts.shape.pool_bytes(), base::FirstTouch::kByOwner));
+  const uint64_t kv_bytes = parts.kv_memory.size();
+  if (!parts.kv_memory.touch(*parts.pool, [&](uint64_t done) {
+        return !request.progress || request.progress(weight_bytes + done, weight_bytes + kv_bytes);
+      }))
+    return Error{ErrorCode::kUnavailable, "loading was interrupted"};
 
   accounts.book(Account::kKv, "block ledger", static_cast<int64_t>(ledger_bytes(set, plan.blocks)));
 
@@ -222,7 +240,8 @@ Result<std::unique_ptr<Engine>> load_engine(const LoadRequest& request, base::Ac
                 plan.blocks,
                 set.kv_type,
                 std::string(kernels::isa_name(s.kernels.isa)),
-                parts.model->fingerprint()};
+                parts.model->fingerprint(),
+                std::move(parts.info.tuning)};
   return std::unique_ptr<Engine>(std::make_unique<Loop>(std::move(parts)));
 }
 

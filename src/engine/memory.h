@@ -27,10 +27,17 @@ struct Settings {
   std::string isa = "best";
 };
 
+// Start-up tuning (kernels/tune.h): off, or on and kept in a file ("": not kept).
+struct TuneRequest {
+  bool on = false;
+  std::string file;
+};
+
 // What the composition root knows beyond the settings.
 struct LoadRequest {
   std::string model_path;
   Settings settings;
+  TuneRequest tune;
   uint64_t runtime_bytes = 0;      // what the caller holds: tokenizer, connections
   bool dequantize_to_f32 = false;  // tests: the exact mode
   std::vector<TokenId> end_ids;    // of the tokenizer, ascending

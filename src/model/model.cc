@@ -46,19 +46,27 @@ double yarn_share(const RopeSpec& rope, uint32_t i) {
 }
 
 // Angles in double, rounded once: every tier reads the same table. divisors [rotated / 2] or null.
-void fill_rope(const RopeSpec& rope, const float* divisors, uint32_t context, float* out) {
+void fill_rope(const RopeSpec& rope, const float* divisors, uint32_t context, base::ThreadPool& pool,
+               float* out) {
   const uint32_t pairs = rope.rotated / 2;
+  std::vector<double> frequency(pairs);
   for (uint32_t i = 0; i < pairs; ++i) {
     const double divisor = divisors == nullptr ? 1.0 : static_cast<double>(divisors[i]);
     const double plain = std::pow(rope.base, -2.0 * i / rope.rotated) / divisor;
     const double share = rope.ext_factor == 0 ? 0 : yarn_share(rope, i);
-    const double frequency = plain * (1 - share) / rope.factor + plain * share;
-    for (uint32_t position = 0; position < context; ++position) {
-      float* pair = out + (size_t{position} * pairs + i) * 2;
-      pair[0] = static_cast<float>(std::cos(position * frequency) * rope.magnitude);
-      pair[1] = static_cast<float>(std::sin(position * frequency) * rope.magnitude);
-    }
+    frequency[i] = plain * (1 - share) / rope.factor + plain * share;
   }
+  constexpr uint32_t kPositions = 256;  // of an item
+  pool.parallel_for((context + kPositions - 1) / kPositions, [&](size_t item, size_t) {
+    const auto begin = static_cast<uint32_t>(item) * kPositions;
+    float* pair = out + size_t{begin} * pairs * 2;
+    for (uint32_t position = begin; position < std::min(context, begin + kPositions); ++position) {
+      for (uint32_t i = 0; i < pairs; ++i, pair += 2) {
+        pair[0] = static_cast<float>(std::cos(position * frequency[i]) * rope.magnitude);
+        pair[1] = static_cast<float>(std::sin(position * frequency[i]) * rope.magnitude);
+      }
+    }
+  });
 }
 
 // The file may bring one set of divisors, or one for short contexts and one for long ones: which, is decided
@@ -142,12 +150,13 @@ Result<Model> Model::load(const gguf::File& file, const kernels::KernelTable& ke
 
   const uint32_t context = context_of(spec, options);
   if (const size_t bytes = rope_bytes(spec, context); bytes > 0) {
-    TALLY_TRY(state->rope_arena, accounts.reserve(base::Account::kWeights, "rope tables", bytes));
+    TALLY_TRY(state->rope_arena,
+              accounts.reserve(base::Account::kWeights, "rope tables", bytes, base::FirstTouch::kByOwner));
     auto* next = reinterpret_cast<float*>(state->rope_arena.data());
     const Slot divisors = divisor_slot(spec, state->weights, context);
     if (divisors == Slot::kRopeLong) state->fingerprint += "-long";  // its KV is not that of short contexts
     for (const RopeSpec& rope : distinct_ropes(spec)) {
-      fill_rope(rope, state->weights.vector(divisors), context, next);
+      fill_rope(rope, state->weights.vector(divisors), context, pool, next);
       state->ropes.push_back({rope, next});
       next += size_t{context} * rope.rotated;
     }
@@ -203,6 +212,21 @@ Result<Scratch> Model::make_scratch(const StepLimits& limits, const std::vector<
   Scratch scratch;
   scratch.state_ = std::move(s);
   return scratch;
+}
+
+std::vector<kernels::FormatTuning> Model::measure_tuning(base::ThreadPool& pool, uint32_t budget_ms) const {
+  return kernels::tune(state_->kernels, state_->weights.matrices(), pool, budget_ms);
+}
+
+bool Model::set_tuning(std::span<const kernels::FormatTuning> tuning) {
+  const auto find = [&](tensor::DType type) {
+    return std::find_if(tuning.begin(), tuning.end(), [&](const auto& f) { return f.type == type; });
+  };
+  for (const kernels::TuneMatrix& m : state_->weights.matrices())
+    if (m.rows >= kernels::kGroupRows && find(m.format->type) == tuning.end()) return false;
+  for (kernels::LinearFormat& format : state_->kernels.linear)
+    if (const auto found = find(format.type); found != tuning.end()) format.tuning = found->walk;
+  return true;
 }
 
 void Model::forward(const Batch& batch, const kv::View& kv, Scratch& scratch, base::ThreadPool& pool) const {

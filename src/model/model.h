@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "gguf/gguf.h"
 #include "kernels/kernels.h"
+#include "kernels/tune.h"
 #include "kv/view.h"
 #include "model/spec.h"
 
@@ -109,6 +110,11 @@ class Model {
 
   base::Result<Scratch> make_scratch(const StepLimits& limits, const std::vector<tensor::KvLayout>& layouts,
                                      size_t threads, base::Accounts& accounts) const;
+
+  // How the kernels walk memory and what rows cost here, measured with the model's own weights (tune.h).
+  std::vector<kernels::FormatTuning> measure_tuning(base::ThreadPool& pool, uint32_t budget_ms) const;
+  // Walks memory so from now on; false, changing nothing, if a weight type of the model is missing.
+  bool set_tuning(std::span<const kernels::FormatTuning> tuning);
 
   // One pass over all rows of the batch. K and V of the rows are written to the cache, then read back. Rows
   // do not influence each other except through the cache. Allocates nothing.

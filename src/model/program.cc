@@ -120,6 +120,7 @@ class Interpreter {
     args.weights = in.matrix.data, args.rows = in.matrix.rows, args.k = in.matrix.k;
     args.out = s_.buf(in.dst), args.out_stride = width(in.dst);
     args.group_begin = chunk.group_begin, args.group_end = chunk.group_end;
+    args.tuning = in.matrix.format->tuning;
     return args;
   }
   // Every expert's panel begins where its slots do: a tile of 16 has one size.

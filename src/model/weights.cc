@@ -133,7 +133,8 @@ Result<Weights> Weights::load(const gguf::File& file, WeightPlan plan, const Mod
                               base::ThreadPool& pool, base::Accounts& accounts,
                               const std::function<bool(uint64_t, uint64_t)>& progress) {
   Weights w = bind(std::move(plan), spec);
-  TALLY_TRY(w.arena_, accounts.reserve(base::Account::kWeights, "packed weights", w.plan_.bytes));
+  TALLY_TRY(w.arena_, accounts.reserve(base::Account::kWeights, "packed weights", w.plan_.bytes,
+                                       base::FirstTouch::kByOwner));
   TALLY_TRY_VOID(w.read(file, pool, progress));
   for (WeightEntry& e : w.plan_.entries) e.tensor = nullptr;  // the file may be closed now
   return w;
@@ -188,6 +189,13 @@ Matrix Weights::matrix(Slot slot, uint32_t layer) const {
   const WeightEntry* e = find(slot, false, layer);
   if (e == nullptr || e->placement != Placement::kPacked) return {};
   return {e->target, e->rows, e->columns, data(*e), (e->bytes + 63) / 64 * 64};
+}
+
+std::vector<kernels::TuneMatrix> Weights::matrices() const {
+  std::vector<kernels::TuneMatrix> all;
+  for (const WeightEntry& e : plan_.entries)
+    if (e.placement == Placement::kPacked) all.push_back({e.target, data(e), e.rows, e.columns});
+  return all;
 }
 
 const float* Weights::vector(Slot slot, uint32_t layer) const {

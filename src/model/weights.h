@@ -6,6 +6,7 @@
 #include "base/result.h"
 #include "gguf/gguf.h"
 #include "kernels/kernels.h"
+#include "kernels/tune.h"
 #include "model/spec.h"
 
 #include <cstdint>
@@ -115,6 +116,7 @@ class Weights {
 
   bool has(Slot slot, uint32_t layer = 0) const { return find(slot, false, layer) != nullptr; }
   Matrix matrix(Slot slot, uint32_t layer = 0) const;
+  std::vector<kernels::TuneMatrix> matrices() const;         // every packed one
   const float* vector(Slot slot, uint32_t layer = 0) const;  // null: absent
   const float* bias(Slot slot, uint32_t layer = 0) const;    // null: absent
   // Of a vector that is there: values a row, and rows (one for each head, or 1).

@@ -68,7 +68,8 @@ class FakeEngine final : public engine::Engine {
              .blocks = 64,
              .kv_type = "f32",
              .isa = "scalar",
-             .model_fingerprint = std::string(64, 'a')};
+             .model_fingerprint = std::string(64, 'a'),
+             .tuning = {}};
   }
 
   engine::Submitted submit(engine::Request request) override {

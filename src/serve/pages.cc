@@ -6,6 +6,8 @@
 #include "serve/openai/shapes.h"
 #include "serve/openai/writer.h"
 
+#include <cmath>
+
 namespace tally::serve {
 namespace {
 
@@ -51,6 +53,22 @@ PageResult page_detokenize(const Desk& desk, const std::string& body) {
     if (auto error = judge_model(desk, request.model)) return wrong(*error);
   openai::Writer w;
   w.begin_object().key("prompt").value(desk.backend.tokenizer->decode(request.tokens, false)).end_object();
+  return right(w.take());
+}
+
+PageResult page_settings(const Desk& desk) {
+  openai::Writer w;
+  w.begin_object().key("settings").begin_object();
+  for (const ShownSetting& s : desk.settings.shown)
+    w.key(s.name).begin_object().key("value").value(s.value).key("source").value(s.source).end_object();
+  w.end_object().key("tuning").begin_array();
+  for (const engine::Tuning& t : desk.backend.engine->info().tuning) {
+    w.begin_object().key("type").value(t.type).key("prefetch_bytes").value(t.prefetch_bytes);
+    w.key("chunk_bytes").value(t.chunk_bytes).key("row_cost").begin_array();
+    for (const float c : t.row_cost) w.value(std::round(double{c} * 1000) / 1000);
+    w.end_array().end_object();
+  }
+  w.end_array().end_object();
   return right(w.take());
 }
 

@@ -20,6 +20,7 @@ enum class Page : uint8_t {
   kVersion,
   kMetrics,
   kResetPrefixCache,
+  kSettings,
   kNotBuilt,
 };
 
@@ -58,7 +59,7 @@ inline constexpr Route kRoutes[] = {
     {"GET", "/v1/blocks", Page::kNotBuilt, kAdmin},
     {"GET", "/v1/steps", Page::kNotBuilt, kAdmin},
     {"GET", "/v1/kv_events", Page::kNotBuilt, kAdmin},
-    {"GET", "/v1/settings", Page::kNotBuilt, kAdmin},
+    {"GET", "/v1/settings", Page::kSettings, kAdmin},
     {"POST", "/v1/embeddings", Page::kNotBuilt, kPlain},
     {"POST", "/v1/rerank", Page::kNotBuilt, kPlain},
     {"POST", "/rerank", Page::kNotBuilt, kPlain},

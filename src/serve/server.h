@@ -27,6 +27,11 @@ struct WireLimits {
       10'000;  // a stream's head is sent after so long without an event; then a newline each
 };
 
+// An effective setting and where it came from, for /v1/settings.
+struct ShownSetting {
+  std::string name, value, source;
+};
+
 struct Settings {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;  // 0: any free port
@@ -37,6 +42,7 @@ struct Settings {
   uint32_t drain_timeout_ms = 30'000, request_timeout_ms = 0;  // 0: none
   uint32_t threads = 2;                                        // connection threads
   WireLimits limits;
+  std::vector<ShownSetting> shown;  // every flag, no secrets
 };
 
 // What is behind the routes once loading is done. Non-owning; must outlive the server's run().

@@ -257,6 +257,9 @@ http::Response TallySite::page(const Route& route, const http::Request& request)
     case Page::kDetokenize:
       result = page_detokenize(d, request.body);
       break;
+    case Page::kSettings:
+      result = page_settings(d);
+      break;
     case Page::kResetPrefixCache:
       result = page_reset_prefix_cache(d);
       break;
