@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <deque>
 #include <map>
 
@@ -41,7 +43,7 @@ std::map<std::string, std::string> tally_environment() {
 Error unknown_flag(const Command& command, const std::string& flag) {
   std::vector<std::string_view> names;
   for (const SettingRow& row : kRows) {
-    if (base::has_word(row.commands, command.name)) names.push_back(row.name);
+    if (base::has_word(row.commands, settings_name(command))) names.push_back(row.name);
   }
   const std::string name = flag.substr(0, flag.find('='));  // --flag=value
   const size_t dashes = name.find_first_not_of('-');
@@ -53,10 +55,10 @@ Error unknown_flag(const Command& command, const std::string& flag) {
 }
 
 // CLI11 knows that a value is missing, not what it may be.
-Error missing_value(const std::string& what) {
+Error missing_value(const Command& command, const std::string& what) {
   for (const SettingRow& row : kRows) {
     const std::string flag = fmt::format("--{}", row.name);
-    if (what.starts_with(flag + ":")) {
+    if (what.starts_with(flag + ":") && base::has_word(row.commands, settings_name(command))) {
       return {ErrorCode::kUsage,
               fmt::format("{}: a value is missing; allowed: {}", flag, base::allowed_text(row))};
     }
@@ -67,6 +69,12 @@ Error missing_value(const std::string& what) {
 }  // namespace
 
 std::span<const SettingRow> setting_rows() { return kRows; }
+
+std::string settings_name(const Command& command) {
+  std::string name(command.name);
+  std::replace(name.begin(), name.end(), ' ', '-');
+  return name;
+}
 
 base::Result<Invocation> parse(const Command& command, std::span<const std::string> arguments) {
   Invocation call;
@@ -80,7 +88,7 @@ base::Result<Invocation> parse(const Command& command, std::span<const std::stri
   app.allow_extras();
   app.add_option("--config", config);
   for (const SettingRow& row : kRows) {
-    if (!base::has_word(row.commands, command.name)) continue;
+    if (!base::has_word(row.commands, settings_name(command))) continue;
     const std::string flag = fmt::format("--{}", row.name);
     if (row.type == SettingType::kSwitch) {
       app.add_flag(flag, switches.emplace_back(row.name, false).second);
@@ -92,7 +100,7 @@ base::Result<Invocation> parse(const Command& command, std::span<const std::stri
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // CLI11 takes them last first
     app.parse(reversed);
   } catch (const CLI::ArgumentMismatch& e) {
-    return missing_value(e.what());
+    return missing_value(command, e.what());
   } catch (const CLI::ParseError& e) {
     return Error{ErrorCode::kUsage, e.what()};
   }
@@ -106,8 +114,17 @@ base::Result<Invocation> parse(const Command& command, std::span<const std::stri
   for (const auto& [name, on] : switches) {
     if (on) cli[name] = "on";
   }
-  TALLY_TRY(call.settings, base::resolve_settings(kRows, command.name, cli, tally_environment(), config));
+  TALLY_TRY(call.settings,
+            base::resolve_settings(kRows, settings_name(command), cli, tally_environment(), config));
   return call;
+}
+
+std::string cache_directory() {
+  for (const auto& [variable, below] : {std::pair{"XDG_CACHE_HOME", "/tally"}, {"HOME", "/.cache/tally"}}) {
+    const char* value = std::getenv(variable);
+    if (value != nullptr && *value == '/') return std::string(value) + below;
+  }
+  return "";
 }
 
 int fail(const base::Error& error) {

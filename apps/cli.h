@@ -14,12 +14,14 @@ namespace tally::apps {
 std::span<const base::SettingRow> setting_rows();
 
 struct Command {
-  std::string_view name;
+  std::string_view name;  // one word, or two: "bench engine", whose rows in settings.inc say bench-engine
   std::string_view arguments;  // "MODEL.gguf [PROMPT]"
   std::string_view help;
   int (*run)(const struct Invocation&);  // null: not built yet
 };
 std::span<const Command> commands();
+// As the rows of settings.inc write it: without blanks.
+std::string settings_name(const Command& command);
 
 // One command as called.
 struct Invocation {
@@ -32,6 +34,9 @@ struct Invocation {
 base::Result<Invocation> parse(const Command& command, std::span<const std::string> arguments);
 
 // Prints one line "tally: …" to stderr, returns the exit code.
+// Where the environment says that caches go; "" if it says nothing.
+std::string cache_directory();
+
 int fail(const base::Error& error);
 
 int run_serve(const Invocation& call);
@@ -39,6 +44,11 @@ int run_run(const Invocation& call);
 int run_inspect(const Invocation& call);
 int run_tokenize(const Invocation& call);
 int run_quantize(const Invocation& call);
+int run_bench_engine(const Invocation& call);
+int run_bench_kernel(const Invocation& call);
+int run_bench_attention(const Invocation& call);
 int run_help(const Invocation& call);
+// The page of one command, or of a family of them ("bench").
+int show_help(std::string_view command);
 
 }  // namespace tally::apps

@@ -12,14 +12,15 @@ int run_help(const Invocation& call) {
     fmt::print("{}", base::settings_page(setting_rows()));
     return 0;
   }
-  const std::string wanted = call.arguments.empty() ? "" : call.arguments[0];
+  std::string wanted;
+  for (const std::string& word : call.arguments) wanted += (wanted.empty() ? "" : " ") + word;
   if (wanted.empty()) {
     fmt::print(
         "tally {}: LLM inference on CPUs that keeps its accounts\n\nusage: tally COMMAND [MODEL.gguf] "
         "[flags]\n\n",
         TALLY_VERSION);
     for (const Command& command : commands()) {
-      fmt::print("  {:<9} {:<28} {}{}\n", command.name, command.arguments, command.help,
+      fmt::print("  {:<15} {:<25} {}{}\n", command.name, command.arguments, command.help,
                  command.run == nullptr ? " (not supported yet)" : "");
     }
     fmt::print(
@@ -27,13 +28,18 @@ int run_help(const Invocation& call) {
         "--config.\n");
     return 0;
   }
+  return show_help(wanted);
+}
+
+int show_help(std::string_view wanted) {
+  size_t shown = 0;
   for (const Command& command : commands()) {
-    if (command.name != wanted) continue;
-    fmt::print("tally {} {}\n  {}{}\n\n", command.name, command.arguments, command.help,
-               command.run == nullptr ? " (not supported yet)" : "");
-    fmt::print("{}", base::settings_help(setting_rows(), command.name));
-    return 0;
+    if (command.name != wanted && !command.name.starts_with(fmt::format("{} ", wanted))) continue;
+    fmt::print("{}tally {} {}\n  {}{}\n\n", shown++ == 0 ? "" : "\n", command.name, command.arguments,
+               command.help, command.run == nullptr ? " (not supported yet)" : "");
+    fmt::print("{}", base::settings_help(setting_rows(), settings_name(command)));
   }
+  if (shown > 0) return 0;
   return fail(
       {base::ErrorCode::kUsage, fmt::format("help {}: no such command", base::escape_for_log(wanted, 64))});
 }

@@ -3,6 +3,7 @@
 #include "base/utf8.h"
 #include "cli.h"
 #include "divergence.h"
+#include "interrupt.h"
 #include "kernels/kernels.h"
 #include "loading.h"
 #include "model/quantize.h"
@@ -19,23 +20,6 @@ namespace tally::apps {
 namespace {
 
 using nlohmann::json;
-
-constexpr int kInterrupted = 130;
-
-// The ending signals are blocked and looked for now and then, so that the temporary file is always removed.
-sigset_t ending_signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
-  return set;
-}
-
-bool interrupted() {
-  sigset_t pending;
-  sigpending(&pending);
-  return sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1 ||
-         sigismember(&pending, SIGHUP) == 1;
-}
 
 base::Error usage(const std::string& what) {
   std::string types;
@@ -120,8 +104,7 @@ int run_quantize(const Invocation& call) {
   const model::QuantizeType* type = model::find_quantize_type(call.arguments[2]);
   if (type == nullptr)
     return fail(usage(fmt::format("{}: no such TYPE", base::escape_for_log(call.arguments[2], 64))));
-  const sigset_t ending = ending_signals();
-  ::pthread_sigmask(SIG_BLOCK, &ending, nullptr);
+  hold_ending_signals();  // looked for now and then, so that the temporary file is always removed
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of write
   const auto in = gguf::File::open(call.arguments[0]);
   if (!in) return fail(in.error());

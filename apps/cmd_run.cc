@@ -27,6 +27,7 @@ int run_run(const Invocation& call) {
     engine = engine::load_engine(request, accounts);
   }
   if (!engine) return fail(engine.error());
+  warn_of_small_pages(accounts);
   std::thread loop([&] { (void)(*engine)->run(); });
   TerminalChat chat(call, *text, **engine, accounts);
   const int code = call.arguments.size() > 1 ? chat.answer(call.arguments[1]) : chat.converse();

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/utf8.h"
+#include "cli.h"
 #include "gguf/gguf.h"
 
 #include <fmt/format.h>
@@ -115,6 +116,7 @@ engine::LoadRequest load_request(const base::Settings& settings, const std::stri
   s.prefix_cache = settings.on("prefix-cache");
   s.attention = settings.text("attention");
   s.isa = settings.text("isa");
+  request.tune.on = settings.on("tune");
   const base::CpuAllowance cpu = base::cpu_allowance();
   s.threads = static_cast<uint32_t>(settings.number("threads"));
   if (s.threads > cpu.logical) {
@@ -123,6 +125,9 @@ engine::LoadRequest load_request(const base::Settings& settings, const std::stri
     s.threads = cpu.logical;
   }
   if (s.threads == 0) s.threads = cpu.usable;
+  const std::string& given = settings.text("tuning-cache");
+  if (const std::string directory = given.empty() ? cache_directory() : given; !directory.empty())
+    request.tune.file = fmt::format("{}/tuning-{}-{}", directory, s.isa, s.threads);
   return request;
 }
 
@@ -133,6 +138,19 @@ Result<std::string> model_argument(const std::vector<std::string>& arguments, si
                  fmt::format("{}: one argument too many", base::escape_for_log(arguments[most], 64))};
   }
   return arguments[0];
+}
+
+void warn_of_small_pages(const base::Accounts& accounts) {
+  const uint64_t large =
+      accounts.use(base::Account::kWeights).reserved + accounts.use(base::Account::kKv).reserved;
+  const uint64_t huge = base::process_memory().anon_huge;
+  constexpr uint64_t kWorthwhile = uint64_t{32} << 20;
+  const double share = static_cast<double>(huge) / static_cast<double>(std::max<uint64_t>(1, large));
+  if (large < kWorthwhile || share >= 0.9) return;
+  base::log_warn(
+      "only {} MiB of {} MiB of weights and KV cache lie in huge pages ({:.0f} %, 90 % are wanted): see "
+      "/sys/kernel/mm/transparent_hugepage/enabled, which must be always or madvise, and free memory",
+      huge >> 20, large >> 20, 100 * share);
 }
 
 void configure_log(const base::Settings& settings) {
@@ -154,25 +172,36 @@ Progress::~Progress() {
   if (drawn_ && terminal_) fmt::print(stderr, "\r\x1b[K");
 }
 
+bool Progress::due(int64_t now_us) {
+  if (now_us - shown_us_ < (terminal_ ? 200'000 : 5'000'000)) return false;
+  shown_us_ = now_us;
+  drawn_ = true;
+  return true;
+}
+
+void Progress::draw(double share, const std::string& line) {
+  if (!terminal_) return fmt::print(stderr, "{}\n", line);
+  constexpr int kWidth = 24;
+  const auto filled = static_cast<size_t>(share * kWidth);
+  fmt::print(stderr, "\r\x1b[K[{}{}] {}", std::string(filled, '#'), std::string(kWidth - filled, '.'), line);
+}
+
 void Progress::update(uint64_t done, uint64_t total) {
   const int64_t now = base::now_us();
-  if (now - shown_us_ < (terminal_ ? 200'000 : 5'000'000)) return;
-  shown_us_ = now;
-  drawn_ = true;
+  if (!due(now)) return;
   const double seconds = static_cast<double>(now - begin_us_) * 1e-6;
   const double rate = static_cast<double>(done) / seconds;
   const double share = total == 0 ? 0 : static_cast<double>(done) / static_cast<double>(total);
-  const std::string line =
-      fmt::format("{} {:3.0f} %, {:.0f} MiB/s, {:.0f} s left", what_, share * 100, rate / 0x1p20,
-                  rate > 0 ? static_cast<double>(total - done) / rate : 0);
-  if (terminal_) {
-    constexpr int kWidth = 24;
-    const auto filled = static_cast<size_t>(share * kWidth);
-    fmt::print(stderr, "\r\x1b[K[{}{}] {}", std::string(filled, '#'), std::string(kWidth - filled, '.'),
-               line);
-  } else {
-    fmt::print(stderr, "{}\n", line);
-  }
+  draw(share, fmt::format("{} {:3.0f} %, {:.0f} MiB/s, {:.0f} s left", what_, share * 100, rate / 0x1p20,
+                          rate > 0 ? static_cast<double>(total - done) / rate : 0));
+}
+
+void Progress::update(double share, const std::string& now) {
+  const int64_t now_us = base::now_us();
+  if (!due(now_us)) return;
+  const double seconds = static_cast<double>(now_us - begin_us_) * 1e-6;
+  draw(share, fmt::format("{} {:3.0f} %, {}, {:.0f} s left", what_, share * 100, now,
+                          share > 0 ? seconds * (1 - share) / share : 0));
 }
 
 }  // namespace tally::apps

@@ -37,6 +37,10 @@ engine::LoadRequest load_request(const base::Settings& settings, const std::stri
 base::Result<std::string> model_argument(const std::vector<std::string>& arguments, size_t most);
 
 // Applies --log-level and --log-json.
+// Warns where too little of the memory in use lies in huge pages: decode on 4 KiB
+// pages runs at a half of its rate.
+void warn_of_small_pages(const base::Accounts& accounts);
+
 void configure_log(const base::Settings& settings);
 
 // A bar with rate and ETA on a terminal, a line each 5 s otherwise, nothing when quick.
@@ -45,8 +49,13 @@ class Progress {
   explicit Progress(std::string what);
   ~Progress();
   void update(uint64_t done, uint64_t total);
+  // The same for work that is no bytes: what is done now, and the share behind it.
+  void update(double share, const std::string& now);
 
  private:
+  bool due(int64_t now_us);
+  void draw(double share, const std::string& line);
+
   std::string what_;
   int64_t begin_us_ = 0, shown_us_ = 0;
   bool terminal_ = false, drawn_ = false;

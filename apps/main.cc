@@ -20,9 +20,12 @@ constexpr Command kCommands[] = {
     {"tokenize", "MODEL.gguf [TEXT|ID...]", "text to ids and back", run_tokenize},
     {"quantize", "IN.gguf OUT.gguf TYPE", "another weight type: Q8_0, Q6_K, Q4_K_M, Q4_0, F16 and more",
      run_quantize},
+    {"bench engine", "MODEL.gguf", "the engine without HTTP: prefill, and decode x batch x depth", run_bench_engine},
+    {"bench kernel", "", "the kernels of every weight type against the roofs of this machine", run_bench_kernel},
+    {"bench attention", "", "attention over the KV cache: codec x context, decode and prefill", run_bench_attention},
     {"help", "[COMMAND]", "this page, or the flags of a command", run_help},
     {"plan", "MODEL.gguf", "the four memory accounts before anything is loaded", nullptr},
-    {"bench", "load|engine|kernel|attention", "measure", nullptr},
+    {"bench load", "URL", "load generator against any OpenAI-compatible server", nullptr},
     {"simulate", "TRACE", "scheduler and allocators on a virtual clock", nullptr},
     {"compare", "A B", "two runs or servers: ratios with confidence", nullptr},
     {"ablate", "FILE", "one variable at a time from a baseline", nullptr},
@@ -36,8 +39,24 @@ constexpr Command kCommands[] = {
     {"runs", "", "stored runs", nullptr},
 };
 
+// The commands whose first of two words is `word`, for people; "": none.
+std::string family(const std::string& word) {
+  std::string members;
+  for (const Command& command : kCommands) {
+    if (command.name.starts_with(word + ' '))
+      members += fmt::format("{}{}", members.empty() ? "" : ", ", command.name);
+  }
+  return members;
+}
+
+// The words of a command line that name the command.
+std::string command_name(std::span<const std::string> arguments) {
+  const bool two = arguments.size() > 1 && !arguments[1].starts_with('-') && !family(arguments[0]).empty();
+  return two ? fmt::format("{} {}", arguments[0], arguments[1]) : arguments[0];
+}
+
 int dispatch(const std::vector<std::string>& arguments) {
-  const std::string name = arguments.empty() ? "help" : arguments[0];
+  const std::string name = arguments.empty() ? "help" : command_name(arguments);
   if (name == "--version") {
     fmt::print("tally {}\n", TALLY_VERSION);
     return 0;
@@ -49,14 +68,15 @@ int dispatch(const std::vector<std::string>& arguments) {
     if (command.name != wanted) continue;
     if (command.run == nullptr)
       return fail({base::ErrorCode::kUsage, fmt::format("{} is not supported yet", wanted)});
-    const std::span<const std::string> rest(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
-    if (std::find(rest.begin(), rest.end(), "--help") != rest.end()) {
-      Invocation help;
-      help.arguments = {wanted};
-      return run_help(help);
-    }
+    const auto words = arguments.empty() ? 0 : 1 + std::count(wanted.begin(), wanted.end(), ' ');
+    const std::span<const std::string> rest(arguments.begin() + words, arguments.end());
+    if (std::find(rest.begin(), rest.end(), "--help") != rest.end()) return show_help(wanted);
     const auto call = parse(command, rest);
     return call ? command.run(*call) : fail(call.error());
+  }
+  if (const std::string members = family(wanted); !members.empty()) {
+    if (std::find(arguments.begin(), arguments.end(), "--help") != arguments.end()) return show_help(wanted);
+    return fail({base::ErrorCode::kUsage, fmt::format("{}: which one? {}", wanted, members)});
   }
   const auto near = base::nearest_name(wanted, names);
   return fail({base::ErrorCode::kUsage,

@@ -97,6 +97,8 @@ Result<serve::Settings> server_settings(const base::Settings& s, const std::stri
   out.drain_timeout_ms = static_cast<uint32_t>(s.number("drain-timeout"));
   out.request_timeout_ms = static_cast<uint32_t>(s.number("request-timeout"));
   out.limits = wire_limits(s);
+  for (const auto& [name, value] : s.values())
+    out.shown.push_back({name, value.text, std::string(base::source_name(value.source))});
   return out;
 }
 

@@ -73,9 +73,11 @@ void Session::load_and_run() {
   backend.weight_parameters = text_.parameters, backend.weight_type = text_.weight_type;
   backend.prefix_cache = request_.settings.prefix_cache, backend.max_queue = request_.settings.max_queue;
   const engine::Info& info = engine_->info();
-  base::log_info("ready in {:.2f} s: {} KV blocks of {} tokens ({}), context {}, {} threads, {}",
-                 static_cast<double>(base::now_us() - begin) * 1e-6, info.blocks, info.block_tokens,
-                 info.kv_type, info.max_model_len, request_.settings.threads, info.isa);
+  base::log_info(
+      "ready in {:.2f} s: {} KV blocks of {} tokens ({}), context {}, {} threads, {}, {} MiB in huge pages",
+      static_cast<double>(base::now_us() - begin) * 1e-6, info.blocks, info.block_tokens, info.kv_type,
+      info.max_model_len, request_.settings.threads, info.isa, base::process_memory().anon_huge >> 20);
+  warn_of_small_pages(accounts_);
   server_.set_backend(backend);
   if (over_) engine_->stop(0);
   if (const auto ran = engine_->run(); !ran) {

@@ -313,3 +313,31 @@ def test_model_name(start):
     assert server.get("/v1/models").json["data"][0]["id"] == "my/model"
     refused = server.post("/v1/completions", {"model": "tiny-q-q4_0", "prompt": "x"})
     assert (refused.status, refused.error["code"]) == (404, "model_not_found")
+
+
+def test_settings_and_tuning(start, tmp_path):
+    """/v1/settings shows every flag with its source, and what start-up tuning measured; the cache file is read again."""
+    cost = " ".join(f"{1 + t / 4:.3f}" for t in range(32))
+    flags = ("--max-seqs", "3", "--tuning-cache", tmp_path, "--threads", "1", "--isa", "avx2")
+
+    def page():
+        server = start(TINY, *flags, env={"TALLY_MAX_QUEUE": "7", "TALLY_TUNE": "on"})
+        reply = server.get("/v1/settings").json
+        assert reply["settings"]["max-seqs"] == {"value": "3", "source": "command line"}
+        assert reply["settings"]["max-queue"] == {"value": "7", "source": "environment"}
+        assert reply["settings"]["block-tokens"] == {"value": "64", "source": "default"}
+        return reply["tuning"]
+
+    for tuned in page():
+        assert tuned["row_cost"][0] == 1 and len(tuned["row_cost"]) == 32 and tuned["row_cost"] == sorted(tuned["row_cost"])
+        assert tuned["prefetch_bytes"] in (0, 2048, 4096, 8192, 16384) and tuned["chunk_bytes"] >= 1 << 17
+    # A kept file counts if its first line is this machine's; the server says what it read.
+    kept = tmp_path / "tuning-avx2-1"
+    machine = next(line for line in open("/proc/cpuinfo") if line.startswith("model name")).split(": ", 1)[1].rstrip("\n")
+    types = {t["type"] for t in page()}
+    lines = [f"{name} 2048 524288 {cost}" for name in sorted(types)]
+    kept.write_text("\n".join([f"tally tuning 1, {machine}, avx2, 1 threads", *lines, ""]))
+    for tuned in page():
+        assert (tuned["prefetch_bytes"], tuned["chunk_bytes"], tuned["row_cost"][31]) == (2048, 524288, 8.75)
+    kept.write_bytes(b"\xff\x00 damaged")
+    assert {t["type"] for t in page()} == types

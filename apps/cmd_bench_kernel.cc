@@ -1,0 +1,80 @@
+// tally bench kernel: every linear kernel this CPU can run, against the roofs of the machine.
+#include "base/machine.h"
+#include "bench_kernel.h"
+#include "bench_kernel_page.h"
+#include "bench_lists.h"
+#include "bench_machine.h"
+#include "cli.h"
+#include "interrupt.h"
+#include "loading.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+namespace tally::apps {
+namespace {
+
+using base::Error;
+using base::ErrorCode;
+using base::Result;
+
+constexpr std::string_view kCommand = "bench-kernel";
+
+Result<KernelBenchSettings> read_settings(const base::Settings& s) {
+  KernelBenchSettings out;
+  TALLY_TRY(out.isas, isa_list(s, kCommand));
+  out.scalar_at_one_token = s.text("isa").empty();
+  TALLY_TRY(const std::vector<std::string> types, word_list(s, kCommand, "type"));
+  for (const kernels::LinearFormat& format : kernels::kernel_table(kernels::Isa::kScalar).linear) {
+    const std::string name = lower(tensor::dtype_info(format.type).name);
+    if (types.empty() || std::find(types.begin(), types.end(), name) != types.end())
+      out.types.push_back(format.type);
+  }
+  TALLY_TRY(out.tokens, number_list(s, kCommand, "tokens"));
+  out.rows = static_cast<uint32_t>(s.number("rows")), out.k = static_cast<uint32_t>(s.number("k"));
+  out.repetitions = static_cast<uint32_t>(s.number("repetitions"));
+  if (out.k % 256 != 0)
+    return Error{ErrorCode::kUsage,
+                 fmt::format("--k: '{}' is not allowed; allowed: multiples of 256", out.k)};
+  const uint64_t matrix = uint64_t{out.rows} * out.k * sizeof(float);
+  if (matrix > bench_working_bytes()) {
+    return Error{ErrorCode::kUsage, fmt::format("--rows {} with --k {}: {} bytes of F32; allowed: {} at most",
+                                                out.rows, out.k, matrix, bench_working_bytes())};
+  }
+  return out;
+}
+
+}  // namespace
+
+int run_bench_kernel(const Invocation& call) {
+  if (!call.arguments.empty()) return fail(no_argument(call.arguments[0]));
+  const base::Settings& s = call.settings;
+  const auto settings = read_settings(s);
+  if (!settings) return fail(settings.error());
+  hold_ending_signals();
+  kernels::set_float_mode();
+  const MachineWatch watch;
+  const size_t threads = usable_threads(static_cast<uint32_t>(s.number("threads")));
+  base::ThreadPool pool(threads, kernels::set_float_mode);
+  base::Accounts accounts(s.number("memory") == 0 ? base::memory_allowance() / 10 * 9 : s.number("memory"));
+  const auto arena =
+      accounts.reserve(base::Account::kWeights, "matrices", bench_working_bytes() + kernels::kTailPadding);
+  if (!arena) return fail(arena.error());
+  Roofs roofs(pool, arena->data(), bench_working_bytes());
+  std::vector<KernelMeasure> measures;
+  if (!s.on("roof")) {
+    Progress progress("measuring");
+    measures = bench_kernels(*settings, *arena, pool, roofs, [&](double share, const std::string& now) {
+      progress.update(share, now);
+      return !interrupted();
+    });
+  }
+  const std::vector<std::string> warnings = watch.warnings();
+  const KernelBenchPage page{*settings, measures, roofs, warnings};
+  s.on("json") ? page.print_json() : page.print_table();
+  for (const std::string& warning : warnings) fmt::print(stderr, "tally: warning: {}\n", warning);
+  return interrupted() ? kInterrupted : 0;
+}
+
+}  // namespace tally::apps
