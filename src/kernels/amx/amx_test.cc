@@ -1,6 +1,6 @@
 // The emulated tile unit against its definition, and the AMX rows of every linear family where their own
 // paths matter: below and at their first number of tokens, ragged last tiles, odd numbers of tiles, several
-// chunks. The tests that run over all rows (linear_test.cc, q4k/super_block_test.cc) have these rows as well.
+// chunks. The tests that run over all rows (linear_test.cc, super_block/super_block_test.cc) have these rows as well.
 
 #define TALLY_EMULATE
 #include "kernels/intrin_amx.h"

@@ -254,7 +254,10 @@ TEST_P(Attend, EveryFormEqualsTheDefinitionOnAPrompt) {
 }
 
 TEST_P(Attend, ChunksOfAPromptDoNotMatter) {
-  Case c{.shape = {.codec = GetParam()}, .context = 1100, .tokens = 600, .group = 3};
+  Case c{.shape = {.codec = GetParam(), .key_dim = 24, .value_dim = 16},
+         .context = 1100,
+         .tokens = 530,
+         .group = 3};
   std::mt19937 rng(7);
   const Form best = best_form(GetParam());
   TestCache cache(c.shape, c.context, 1);
@@ -420,6 +423,7 @@ TEST_P(Attend, IsNearAFloat64Reference) {
 TEST_P(Attend, SeesExactlyTheWindow) {
   constexpr size_t kDim = 256;
   for (const Form& form : forms_of(GetParam())) {
+    size_t emulated_cases = 0;
     TestCache cache(
         {.codec = GetParam(), .kv_heads = 1, .key_dim = 16, .value_dim = kDim, .block_tokens = 32}, 1200, 2);
     const std::vector<float> k(16, 1.f), q(16 * 40, 1.f);
@@ -432,6 +436,7 @@ TEST_P(Attend, SeesExactlyTheWindow) {
       for (const size_t position :
            {0, 1, 14, 15, 16, 40, 62, 63, 64, 65, 127, 200, 215, 1000, 1023, 1024, 1025, 1087, 1150}) {
         if (window == 0 && position >= kDim - 40) continue;
+        if (!host_has(form.isa) && ++emulated_cases % 5 != 0) continue;  // slow
         Case c{.shape =
                    {.codec = GetParam(), .kv_heads = 1, .key_dim = 16, .value_dim = kDim, .block_tokens = 32},
                .context = position + 40,

@@ -200,13 +200,15 @@ TEST_F(Codec, StoresTheBytesOfTheFormat) {
   for (const KvCodec codec : kCodecs)
     for (const Form& form : forms_of(codec))
       for (const uint32_t dim : kDims)
-        for (const uint32_t block : {16u, 32u, 64u, 128u})
+        for (const uint32_t block : {16u, 32u, 64u, 128u}) {
+          if (block > 32 && dim > 128) continue;  // nothing new, and slow
           store_a_block({.codec = codec,
-                         .kv_heads = 3,
+                         .kv_heads = 2,
                          .key_dim = dim,
                          .value_dim = dim == 64 ? 40 : dim,
                          .block_tokens = block},
                         form);
+        }
 }
 
 TEST_F(Codec, LoadGivesTheDecodedValues) {

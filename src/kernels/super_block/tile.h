@@ -183,6 +183,7 @@ TALLY_INLINE inline void prefetch_share(const uint8_t* block, size_t ahead, size
 template <class Format, size_t kTokens>
 void super_block_tile(const TileArgs& args) {
   const size_t tokens = kTokens == 0 ? args.tile.tokens : kTokens;
+  if (tokens == 0) __builtin_unreachable();  // no test before each of the loops
   Floats acc[kPasses][kTogether][kPanelTile];
   for (auto& pass : acc)
     for (auto& rows : pass)
@@ -209,6 +210,7 @@ void super_block_tile(const TileArgs& args) {
     }
   }
   for (size_t i = 0; i < kPasses * kTogether && i * Lanes::kRows < args.rows; ++i)
+#pragma GCC unroll 1  // not sixteen times
     for (size_t t = 0; t < tokens; ++t)
       Lanes::store(args.out + t * args.out_stride + i * Lanes::kRows, acc[i / kTogether][i % kTogether][t],
                    args.rows - i * Lanes::kRows);
