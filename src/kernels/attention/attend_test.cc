@@ -257,7 +257,7 @@ TEST_P(Attend, ChunksOfAPromptDoNotMatter) {
   Case c{.shape = {.codec = GetParam(), .key_dim = 24, .value_dim = 16},
          .context = 1100,
          .tokens = 530,
-         .group = 3};
+         .group = 2};
   std::mt19937 rng(7);
   const Form best = best_form(GetParam());
   TestCache cache(c.shape, c.context, 1);
