@@ -3,7 +3,7 @@
 
 #include "bench_attention.h"
 
-#include <string>
+#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 namespace tally::apps {
@@ -12,10 +12,9 @@ struct AttentionBenchPage {
   const AttentionBenchSettings& settings;
   const std::vector<AttentionMeasure>& measures;
   const Roofs& roofs;
-  const std::vector<std::string>& warnings;
 
-  void print_json() const;   // one object on stdout
-  void print_table() const;  // for people
+  nlohmann::json results() const;  // an object for each measure
+  void print_table() const;        // for people
 };
 
 }  // namespace tally::apps

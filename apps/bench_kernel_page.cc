@@ -12,7 +12,7 @@ namespace tally::apps {
 
 using nlohmann::json;
 
-void KernelBenchPage::print_json() const {
+json KernelBenchPage::results() const {
   json results = json::array();
   for (const KernelMeasure& m : measures) {
     const Spread time = spread(m.seconds);
@@ -31,10 +31,7 @@ void KernelBenchPage::print_json() const {
                        {"bound", share.memory ? "bandwidth" : "compute"},
                        {"repetitions", m.seconds.size()}});
   }
-  json machine = machine_json(kernels::isa_name(kernels::best_isa()));
-  roofs.add_to(machine);
-  const json out = {{"machine", std::move(machine)}, {"warnings", warnings}, {"results", std::move(results)}};
-  fmt::print("{}\n", out.dump(-1, ' ', false, json::error_handler_t::replace));
+  return results;
 }
 
 void KernelBenchPage::print_table() const {

@@ -83,14 +83,4 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-uint32_t usable_threads(uint32_t wanted) {
-  const base::CpuAllowance cpu = base::cpu_allowance();
-  if (wanted == 0) return cpu.usable;
-  if (wanted > cpu.logical) {
-    base::log_warn("--threads {}: this process may use {} CPUs, so {} threads are started", wanted,
-                   cpu.logical, cpu.logical);
-  }
-  return std::min(wanted, cpu.logical);
-}
-
 }  // namespace tally::apps

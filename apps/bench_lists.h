@@ -31,8 +31,4 @@ base::Error no_argument(const std::string& argument);
 // ASCII letters made small: "Q4_K" is q4_k on a command line.
 std::string lower(std::string_view text);
 
-// Threads to start where a flag asks for `wanted` (0: physical cores): at most the CPUs of this process, with
-// a warning.
-uint32_t usable_threads(uint32_t wanted);
-
 }  // namespace tally::apps

@@ -1,18 +1,16 @@
 // tally bench attention: the attention forms this CPU can run, in time and memory.
-#include "base/machine.h"
 #include "base/utf8.h"
 #include "bench_attention.h"
 #include "bench_attention_page.h"
-#include "bench_kernel.h"
+#include "bench_bed.h"
 #include "bench_lists.h"
-#include "bench_machine.h"
 #include "cli.h"
 #include "interrupt.h"
 #include "loading.h"
 
 #include <fmt/format.h>
 
-#include <cstdio>
+#include <nlohmann/json.hpp>
 
 namespace tally::apps {
 namespace {
@@ -72,29 +70,22 @@ int run_bench_attention(const Invocation& call) {
   const base::Settings& s = call.settings;
   const auto settings = read_settings(s);
   if (!settings) return fail(settings.error());
-  hold_ending_signals();
-  kernels::set_float_mode();
-  const MachineWatch watch;
-  base::ThreadPool pool(usable_threads(static_cast<uint32_t>(s.number("threads"))), kernels::set_float_mode);
-  base::Accounts accounts(s.number("memory") == 0 ? base::memory_allowance() / 10 * 9 : s.number("memory"));
-  const auto read =
-      accounts.reserve(base::Account::kRuntime, "roof", bench_working_bytes() + kernels::kTailPadding);
-  if (!read) return fail(read.error());
-  Roofs roofs(pool, read->data(), bench_working_bytes());
+  const auto made = BenchBed::make(s);
+  if (!made) return fail(made.error());
+  BenchBed& bed = **made;
   base::Result<std::vector<AttentionMeasure>> measures = std::vector<AttentionMeasure>{};
   {
     Progress progress("measuring");
-    measures = bench_attention(*settings, accounts, pool, roofs, [&](double share, const std::string& now) {
-      progress.update(share, now);
-      return !interrupted();
-    });
+    measures = bench_attention(*settings, bed.accounts(), bed.pool(), bed.roofs(),
+                               [&](double share, const std::string& now) {
+                                 progress.update(share, now);
+                                 return !interrupted();
+                               });
   }
   if (!measures) return fail(measures.error());
-  const std::vector<std::string> warnings = watch.warnings();
-  const AttentionBenchPage page{*settings, *measures, roofs, warnings};
-  s.on("json") ? page.print_json() : page.print_table();
-  for (const std::string& warning : warnings) fmt::print(stderr, "tally: warning: {}\n", warning);
-  return interrupted() ? kInterrupted : 0;
+  const AttentionBenchPage page{*settings, *measures, bed.roofs()};
+  s.on("json") ? bed.print_json(page.results()) : page.print_table();
+  return bed.finish();
 }
 
 }  // namespace tally::apps

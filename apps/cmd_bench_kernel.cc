@@ -1,16 +1,15 @@
 // tally bench kernel: every linear kernel this CPU can run, against the roofs of the machine.
-#include "base/machine.h"
+#include "bench_bed.h"
 #include "bench_kernel.h"
 #include "bench_kernel_page.h"
 #include "bench_lists.h"
-#include "bench_machine.h"
 #include "cli.h"
 #include "interrupt.h"
 #include "loading.h"
 
 #include <fmt/format.h>
 
-#include <cstdio>
+#include <nlohmann/json.hpp>
 
 namespace tally::apps {
 namespace {
@@ -52,29 +51,21 @@ int run_bench_kernel(const Invocation& call) {
   const base::Settings& s = call.settings;
   const auto settings = read_settings(s);
   if (!settings) return fail(settings.error());
-  hold_ending_signals();
-  kernels::set_float_mode();
-  const MachineWatch watch;
-  const size_t threads = usable_threads(static_cast<uint32_t>(s.number("threads")));
-  base::ThreadPool pool(threads, kernels::set_float_mode);
-  base::Accounts accounts(s.number("memory") == 0 ? base::memory_allowance() / 10 * 9 : s.number("memory"));
-  const auto arena =
-      accounts.reserve(base::Account::kWeights, "matrices", bench_working_bytes() + kernels::kTailPadding);
-  if (!arena) return fail(arena.error());
-  Roofs roofs(pool, arena->data(), bench_working_bytes());
+  const auto made = BenchBed::make(s);
+  if (!made) return fail(made.error());
+  BenchBed& bed = **made;
   std::vector<KernelMeasure> measures;
   if (!s.on("roof")) {
     Progress progress("measuring");
-    measures = bench_kernels(*settings, *arena, pool, roofs, [&](double share, const std::string& now) {
-      progress.update(share, now);
-      return !interrupted();
-    });
+    measures = bench_kernels(*settings, bed.memory(), bed.pool(), bed.roofs(),
+                             [&](double share, const std::string& now) {
+                               progress.update(share, now);
+                               return !interrupted();
+                             });
   }
-  const std::vector<std::string> warnings = watch.warnings();
-  const KernelBenchPage page{*settings, measures, roofs, warnings};
-  s.on("json") ? page.print_json() : page.print_table();
-  for (const std::string& warning : warnings) fmt::print(stderr, "tally: warning: {}\n", warning);
-  return interrupted() ? kInterrupted : 0;
+  const KernelBenchPage page{*settings, measures, bed.roofs()};
+  s.on("json") ? bed.print_json(page.results()) : page.print_table();
+  return bed.finish();
 }
 
 }  // namespace tally::apps

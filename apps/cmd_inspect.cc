@@ -1,5 +1,6 @@
 // tally inspect: what is in the file, what it becomes, and which kernels this machine would use.
 #include "cli.h"
+#include "engine/memory.h"
 #include "gguf/gguf.h"
 #include "inspect.h"
 #include "kernels/kernels.h"
@@ -7,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 
 namespace tally::apps {
@@ -23,7 +25,13 @@ int run_inspect(const Invocation& call) {
   }
   const auto file = gguf::File::open(*model);
   if (!file) return fail(file.error());
-  const Inspection found = inspect_file(*file, kernels::kernel_table(isa));
+  Inspection found = inspect_file(*file, kernels::kernel_table(isa));
+  const uint32_t threads = usable_threads(static_cast<uint32_t>(call.settings.number("threads")));
+  found.tuning = engine::kept_tuning(tuning_file(call.settings, threads), found.isa, threads);
+  std::erase_if(found.tuning, [&](const engine::Tuning& t) {
+    return std::none_of(found.types.begin(), found.types.end(),
+                        [&](const auto& use) { return use.first == t.type; });
+  });
   if (call.settings.on("json")) {
     print_inspection_json(*file, found);
   } else {

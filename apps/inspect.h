@@ -2,6 +2,7 @@
 // What tally inspect finds out about a model file; how it is shown is the business of inspect_text.cc and
 // inspect_json.cc.
 
+#include "engine/engine.h"
 #include "gguf/gguf.h"
 #include "kernels/kernels.h"
 #include "model/spec.h"
@@ -58,6 +59,7 @@ struct Inspection {
   TemplateFinding chat_template;
   std::string_view isa;                        // asked for
   std::map<std::string, std::string> kernels;  // family -> the tier that would run, "none" if nothing does
+  std::vector<engine::Tuning> tuning;          // what an earlier start of this machine measured
   std::vector<std::string> odd;                // one line each
   std::optional<base::Error> refused;          // why serve and run would not take the file
   bool vocabulary_only = false;

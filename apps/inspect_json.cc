@@ -123,6 +123,16 @@ json context_json(const gguf::File& file, const Inspection& r) {
   return said && *said ? json(**said) : json(nullptr);
 }
 
+json tuning_json(const Inspection& r) {
+  json out = json::array();
+  for (const engine::Tuning& t : r.tuning)
+    out.push_back({{"type", t.type},
+                   {"prefetch_bytes", t.prefetch_bytes},
+                   {"chunk_bytes", t.chunk_bytes},
+                   {"row_cost", t.row_cost}});
+  return out;
+}
+
 }  // namespace
 
 void print_inspection_json(const gguf::File& file, const Inspection& r) {
@@ -148,7 +158,8 @@ void print_inspection_json(const gguf::File& file, const Inspection& r) {
       {"tokenizer", tokenizer_json(file, r)},
       {"template", source.empty() ? json(nullptr) : json(cut(source, kTemplateBytesMax))},
       {"template_error", r.chat_template.error ? json(*r.chat_template.error) : json(nullptr)},
-      {"kernels", {{"isa", r.isa}, {"host", kernels::host_isas()}, {"families", r.kernels}}},
+      {"kernels",
+       {{"isa", r.isa}, {"host", kernels::host_isas()}, {"families", r.kernels}, {"tuning", tuning_json(r)}}},
       {"memory", memory_json(r)},
       {"unused_tensors", r.model.unused},
       {"odd", r.odd},

@@ -112,6 +112,12 @@ void print_machine(const Inspection& r) {
     }
     fmt::print("  {:<16} {}{}\n", family, isa, note);
   }
+  for (const engine::Tuning& t : r.tuning) {
+    fmt::print("  {:<16} measured: prefetch {} bytes ahead, chunks of {} KiB; 2, 4, 8, 16, 32 rows cost",
+               t.type, t.prefetch_bytes, t.chunk_bytes >> 10);
+    for (size_t rows = 2; rows <= t.row_cost.size(); rows *= 2) fmt::print(" {:.2f}", t.row_cost[rows - 1]);
+    fmt::print(" times one\n");
+  }
   if (!r.model.weight_bytes && r.model.kv.empty()) return;
   fmt::print("\nmemory\n");
   if (r.model.weight_bytes)

@@ -117,18 +117,25 @@ engine::LoadRequest load_request(const base::Settings& settings, const std::stri
   s.attention = settings.text("attention");
   s.isa = settings.text("isa");
   request.tune.on = settings.on("tune");
-  const base::CpuAllowance cpu = base::cpu_allowance();
-  s.threads = static_cast<uint32_t>(settings.number("threads"));
-  if (s.threads > cpu.logical) {
-    base::log_warn("--threads {}: this process may use {} CPUs, so {} threads are started", s.threads,
-                   cpu.logical, cpu.logical);
-    s.threads = cpu.logical;
-  }
-  if (s.threads == 0) s.threads = cpu.usable;
-  const std::string& given = settings.text("tuning-cache");
-  if (const std::string directory = given.empty() ? cache_directory() : given; !directory.empty())
-    request.tune.file = fmt::format("{}/tuning-{}-{}", directory, s.isa, s.threads);
+  s.threads = usable_threads(static_cast<uint32_t>(settings.number("threads")));
+  request.tune.file = tuning_file(settings, s.threads);
   return request;
+}
+
+uint32_t usable_threads(uint32_t wanted) {
+  const base::CpuAllowance cpu = base::cpu_allowance();
+  if (wanted == 0) return cpu.usable;
+  if (wanted > cpu.logical) {
+    base::log_warn("--threads {}: this process may use {} CPUs, so {} threads are started", wanted,
+                   cpu.logical, cpu.logical);
+  }
+  return std::min(wanted, cpu.logical);
+}
+
+std::string tuning_file(const base::Settings& settings, uint32_t threads) {
+  const std::string& given = settings.text("tuning-cache");
+  const std::string directory = given.empty() ? cache_directory() : given;
+  return directory.empty() ? "" : fmt::format("{}/tuning-{}-{}", directory, settings.text("isa"), threads);
 }
 
 Result<std::string> model_argument(const std::vector<std::string>& arguments, size_t most) {

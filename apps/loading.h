@@ -36,11 +36,19 @@ engine::LoadRequest load_request(const base::Settings& settings, const std::stri
 // The one argument MODEL. Errors: kUsage.
 base::Result<std::string> model_argument(const std::vector<std::string>& arguments, size_t most);
 
-// Applies --log-level and --log-json.
+// Threads to start where a flag asks for `wanted` (0: physical cores): at most the CPUs of this process, with
+// a warning.
+uint32_t usable_threads(uint32_t wanted);
+
+// The file in which start-up tuning is kept for --isa and so many threads; "" where there is no directory for
+// it.
+std::string tuning_file(const base::Settings& settings, uint32_t threads);
+
 // Warns where too little of the memory in use lies in huge pages: decode on 4 KiB
 // pages runs at a half of its rate.
 void warn_of_small_pages(const base::Accounts& accounts);
 
+// Applies --log-level and --log-json.
 void configure_log(const base::Settings& settings);
 
 // A bar with rate and ETA on a terminal, a line each 5 s otherwise, nothing when quick.

@@ -40,7 +40,7 @@ int Session::run() {
   if (engine::Engine* e = engine_ready_.load()) {
     e->stop(0);
   } else if (stopping_) {
-    // Stopped while loading: there is nothing to save, and touching a large pool cannot be interrupted.
+    // Stopped while loading: there is nothing to save, and the hash of a large file cannot be interrupted.
     std::fflush(nullptr);
     ::_exit(0);
   }

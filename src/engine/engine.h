@@ -96,7 +96,8 @@ struct Stats {
            blocks_registered = 0;
   uint64_t block_bytes = 0, waste_tokens = 0;
   uint64_t prompt_tokens = 0, prompt_tokens_cached = 0, generation_tokens = 0, recomputed_tokens = 0;
-  uint64_t prompt_tokens_recomputed = 0;  // cached ones computed again for logits; recomputed_tokens: after preemption
+  uint64_t prompt_tokens_recomputed =
+      0;  // cached ones computed again for logits; recomputed_tokens: after preemption
   uint64_t prefix_queries = 0, prefix_hits = 0, preemptions = 0, preempted_tokens = 0, evictions = 0,
            hash_mismatches = 0;
   std::array<uint64_t, 7> finished{};  // by Finish
@@ -116,7 +117,7 @@ struct Stats {
 struct Tuning {
   std::string type;
   uint32_t prefetch_bytes = 0, chunk_bytes = 0;
-  std::vector<float> row_cost;
+  std::vector<double> row_cost;  // to three digits
 };
 
 // What the engine is, fixed at start.

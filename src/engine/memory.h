@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tally::engine {
@@ -67,6 +68,9 @@ struct MemoryPlan {
 base::Result<MemoryPlan> plan_memory(const LoadRequest& request);
 // The plan as lines for people.
 std::string plan_table(const MemoryPlan& plan);
+
+// What an earlier start on such a machine kept in a tuning file (TuneRequest); empty: nothing.
+std::vector<Tuning> kept_tuning(const std::string& file, std::string_view isa, uint32_t threads);
 
 // Plans, loads, and makes an engine. `accounts` outlives it.
 base::Result<std::unique_ptr<Engine>> load_engine(const LoadRequest& request, base::Accounts& accounts);

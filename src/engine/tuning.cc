@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 
@@ -52,13 +53,32 @@ int64_t cpu_us() {
   return int64_t{t.tv_sec} * 1'000'000 + t.tv_nsec / 1000;
 }
 
+// The first line of the file: what the figures depend on.
+std::string key_of(std::string_view isa, size_t threads) {
+  return fmt::format("tally tuning {}, {}, {}, {} threads", kVersion, base::cpu_allowance().model, isa,
+                     threads);
+}
+
+std::vector<Tuning> shown(std::span<const kernels::FormatTuning> tuning) {
+  std::vector<Tuning> out;
+  for (const kernels::FormatTuning& f : tuning) {
+    out.push_back(
+        {std::string(tensor::dtype_info(f.type).name), f.walk.prefetch_bytes, f.walk.chunk_bytes, {}});
+    for (const float c : f.cost) out.back().row_cost.push_back(std::round(double{c} * 1000) / 1000);
+  }
+  return out;
+}
+
 }  // namespace
+
+std::vector<Tuning> kept_tuning(const std::string& file, std::string_view isa, uint32_t threads) {
+  return shown(read(file, key_of(isa, threads)));
+}
 
 std::vector<Tuning> tune(const TuneRequest& request, std::string_view isa, model::Model& model,
                          base::ThreadPool& pool) {
   if (!request.on) return {};
-  const std::string key = fmt::format("tally tuning {}, {}, {}, {} threads", kVersion,
-                                      base::cpu_allowance().model, isa, pool.threads());
+  const std::string key = key_of(isa, pool.threads());
   std::vector<kernels::FormatTuning> tuning = read(request.file, key);
   if (tuning.empty() || !model.set_tuning(tuning)) {
     const int64_t begin = base::now_us(), cpu_begin = cpu_us();
@@ -80,13 +100,7 @@ std::vector<Tuning> tune(const TuneRequest& request, std::string_view isa, model
     else
       base::log(base::LogLevel::kDebug, "the machine was busy: the next start measures again");
   }
-  std::vector<Tuning> shown;
-  for (const kernels::FormatTuning& f : tuning)
-    shown.push_back({std::string(tensor::dtype_info(f.type).name),
-                     f.walk.prefetch_bytes,
-                     f.walk.chunk_bytes,
-                     {f.cost.begin(), f.cost.end()}});
-  return shown;
+  return shown(tuning);
 }
 
 }  // namespace tally::engine

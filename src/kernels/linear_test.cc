@@ -4,6 +4,7 @@
 
 #include "kernels/linear_data.h"
 #include "kernels/panel.h"
+#include "kernels/runnable_test_support.h"
 
 #include <gtest/gtest.h>
 
@@ -13,48 +14,9 @@
 
 namespace tally::kernels {
 
-// The emulated copies (tier.h).
-namespace emulated {
-#define TALLY_FAMILY(type)
-#define TALLY_VARIANT(isa, symbol) TALLY_IF_EMULATED_##isa(void symbol(const LinearArgs&);)
-#include "kernels/linear_variants.inc"
-#undef TALLY_FAMILY
-#undef TALLY_VARIANT
-}  // namespace emulated
-
 namespace {
 
 using tensor::DType;
-
-struct EmulatedRow {
-  DType family;
-  LinearFn run;  // nullptr: the rows of the family begin
-  std::string_view name;
-};
-
-constexpr EmulatedRow kEmulated[] = {
-#define TALLY_FAMILY(type) {DType::type, nullptr, ""},
-#define TALLY_VARIANT(isa, symbol) \
-  TALLY_IF_EMULATED_##isa({DType::kF32, emulated::symbol, "emulated " #symbol}, )
-#include "kernels/linear_variants.inc"
-#undef TALLY_FAMILY
-#undef TALLY_VARIANT
-};
-
-// What can be run here: the host's variants and the emulated ones, the scalar definition left out.
-std::vector<LinearVariant> runnable(const LinearFamily& family) {
-  std::vector<LinearVariant> list;
-  for (const LinearVariant& v : family.variants)
-    if (v.isa != Isa::kScalar && host_has(v.isa)) list.push_back(v);
-  bool mine = false;
-  for (const EmulatedRow& row : kEmulated) {
-    if (row.run == nullptr)
-      mine = row.family == family.format.type;
-    else if (mine && host_has(Isa::kAvx2))
-      list.push_back({Isa::kAvx512Vnni, row.name, row.run});
-  }
-  return list;
-}
 
 enum class InputMode { kRandom, kExtreme, kTiny, kZeroBlocks, kOneSign };
 constexpr InputMode kInputModes[] = {InputMode::kRandom, InputMode::kExtreme, InputMode::kTiny,

@@ -6,8 +6,6 @@
 #include "serve/openai/shapes.h"
 #include "serve/openai/writer.h"
 
-#include <cmath>
-
 namespace tally::serve {
 namespace {
 
@@ -65,7 +63,7 @@ PageResult page_settings(const Desk& desk) {
   for (const engine::Tuning& t : desk.backend.engine->info().tuning) {
     w.begin_object().key("type").value(t.type).key("prefetch_bytes").value(t.prefetch_bytes);
     w.key("chunk_bytes").value(t.chunk_bytes).key("row_cost").begin_array();
-    for (const float c : t.row_cost) w.value(std::round(double{c} * 1000) / 1000);
+    for (const double c : t.row_cost) w.value(c);
     w.end_array().end_object();
   }
   w.end_array().end_object();

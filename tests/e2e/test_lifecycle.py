@@ -1,5 +1,6 @@
 """From the first probe to the last signal, and what one request may expect in between."""
 
+import json
 import os
 import re
 import signal
@@ -8,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rig import SHORT, SMOL, TINY, Streamed, eventually
+from rig import SHORT, SMOL, TINY, Streamed, eventually, tally
 
 SLOW_MODEL = TINY if SHORT else SMOL  # slow enough that a stream still runs when the test looks
 CONTEXT = 256  # tokens, of the shared server
@@ -335,9 +336,14 @@ def test_settings_and_tuning(start, tmp_path):
     kept = tmp_path / "tuning-avx2-1"
     machine = next(line for line in open("/proc/cpuinfo") if line.startswith("model name")).split(": ", 1)[1].rstrip("\n")
     types = {t["type"] for t in page()}
+    assert "Q4_0" in types
     lines = [f"{name} 2048 524288 {cost}" for name in sorted(types)]
     kept.write_text("\n".join([f"tally tuning 1, {machine}, avx2, 1 threads", *lines, ""]))
     for tuned in page():
         assert (tuned["prefetch_bytes"], tuned["chunk_bytes"], tuned["row_cost"][31]) == (2048, 524288, 8.75)
+    inspected = json.loads(tally("inspect", TINY, "--json", *flags[2:]).stdout)["kernels"]["tuning"]
+    assert inspected == [{"type": name, "prefetch_bytes": 2048, "chunk_bytes": 524288, "row_cost": [1 + t / 4 for t in range(32)]}
+                         for name in sorted(types)]
+    assert "prefetch 2048 bytes ahead, chunks of 512 KiB" in tally("inspect", TINY, *flags[2:]).stdout
     kept.write_bytes(b"\xff\x00 damaged")
     assert {t["type"] for t in page()} == types

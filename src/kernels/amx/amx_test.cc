@@ -1,11 +1,12 @@
 // The emulated tile unit against its definition, and the AMX rows of every linear family where their own
 // paths matter: below and at their first number of tokens, ragged last tiles, odd numbers of tiles, several
-// chunks. The tests that run over all rows (linear_test.cc, super_block/super_block_test.cc) have these rows as well.
+// chunks. The tests that run over all rows (linear_test.cc, super_block/super_block_test.cc) have these rows
+// as well.
 
 #define TALLY_EMULATE
 #include "kernels/intrin_amx.h"
-#include "kernels/linear.h"
 #include "kernels/linear_data.h"
+#include "kernels/runnable_test_support.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -14,51 +15,17 @@
 
 namespace tally::kernels {
 
-#define TALLY_IF_AMX_kScalar(...)
-#define TALLY_IF_AMX_kAvx2(...)
-#define TALLY_IF_AMX_kAvxVnni(...)
-#define TALLY_IF_AMX_kAvx512(...)
-#define TALLY_IF_AMX_kAvx512Vnni(...)
-#define TALLY_IF_AMX_kAmx(...) __VA_ARGS__
-
-namespace emulated {
-#define TALLY_FAMILY(type)
-#define TALLY_VARIANT(isa, symbol) TALLY_IF_AMX_##isa(void symbol(const LinearArgs&);)
-#include "kernels/linear_variants.inc"
-#undef TALLY_FAMILY
-#undef TALLY_VARIANT
-}  // namespace emulated
-
 namespace {
 
 using emulated::TileConfig;
 using emulated::Tiles;
 using tensor::DType;
 
-struct EmulatedRow {
-  DType family;
-  LinearFn run;  // nullptr: the rows of the family begin
-};
-constexpr EmulatedRow kEmulated[] = {
-#define TALLY_FAMILY(type) {DType::type, nullptr},
-#define TALLY_VARIANT(isa, symbol) TALLY_IF_AMX_##isa({DType::kF32, emulated::symbol}, )
-#include "kernels/linear_variants.inc"
-#undef TALLY_FAMILY
-#undef TALLY_VARIANT
-};
-
-// The AMX rows of a type that can run here: emulated, and the CPU's own.
+// The AMX rows of a type that can run here.
 std::vector<LinearFn> amx_rows(const LinearFamily& family) {
   std::vector<LinearFn> list;
-  bool mine = false;
-  for (const EmulatedRow& row : kEmulated) {
-    if (row.run == nullptr)
-      mine = row.family == family.format.type;
-    else if (mine && host_has(Isa::kAvx2))
-      list.push_back(row.run);
-  }
-  for (const LinearVariant& v : family.variants)
-    if (v.isa == Isa::kAmx && host_has(v.isa)) list.push_back(v.entry);
+  for (const LinearVariant& v : runnable(family))
+    if (v.isa == Isa::kAmx) list.push_back(v.entry);
   return list;
 }
 

@@ -3,7 +3,7 @@
 
 #include "kernels/super_block/super_block.h"
 
-#include "kernels/linear.h"
+#include "kernels/runnable_test_support.h"
 #include "tensor/blocks.h"
 
 #include <gtest/gtest.h>
@@ -16,32 +16,9 @@
 
 namespace tally::kernels {
 
-// The emulated copies (tier.h).
-namespace emulated {
-#define TALLY_FAMILY(type)
-#define TALLY_VARIANT(isa, symbol) TALLY_IF_EMULATED_##isa(void symbol(const LinearArgs&);)
-#include "kernels/linear_variants_int256.inc"
-#undef TALLY_FAMILY
-#undef TALLY_VARIANT
-}  // namespace emulated
-
 namespace {
 
 using tensor::DType;
-
-// The rows above AVX2 once more, emulated, so that they are compared on every host.
-struct EmulatedRow {
-  DType family;  // of the rows that follow, if `variant` has no entry
-  LinearVariant variant;
-};
-constexpr EmulatedRow kEmulated[] = {
-#define TALLY_FAMILY(type) {DType::type, {Isa::kScalar, "", nullptr}},
-#define TALLY_VARIANT(isa, symbol) \
-  TALLY_IF_EMULATED_##isa({DType::kF32, {Isa::isa, "emulated " #symbol, emulated::symbol}}, )
-#include "kernels/linear_variants_int256.inc"
-#undef TALLY_FAMILY
-#undef TALLY_VARIANT
-};
 
 struct Type {
   const char* name;
@@ -67,21 +44,6 @@ std::vector<Type> types() {
       {"q6_k", q6k_family(), 210, 3360, {208}, 192, 208, 0x80, 0x7F, 0, 0, 0, 3072, 3104, 384},
       {"iq4_xs", iq4_xs_family(), 136, 2208, {0}, 2, 8, 0, 0xFF, 0xAA, 2, 4, 2048, 2080, 256},
   };
-}
-
-// What this host can run of a type, the definition left out.
-std::vector<LinearVariant> runnable(const Type& type) {
-  std::vector<LinearVariant> list;
-  bool mine = false;
-  for (const EmulatedRow& row : kEmulated) {
-    if (row.variant.entry == nullptr)
-      mine = row.family == type.family.format.type;
-    else if (mine && host_has(Isa::kAvx2))
-      list.push_back(row.variant);
-  }
-  for (const LinearVariant& v : type.family.variants)
-    if (v.isa != Isa::kScalar && host_has(v.isa)) list.push_back(v);
-  return list;
 }
 
 LinearFn scalar_of(const Type& type) { return type.family.variants.back().entry; }
@@ -214,7 +176,7 @@ void compare_variants(const Type& type, const Case& c, Kind kind) {
   const std::vector<std::byte> packed = pack_rows(type, file_rows(type, c.rows, c.k, kind, 7), c.rows, c.k);
   const Panel panel(make_tokens(c.tokens, c.k, kind), c.k);
   const std::vector<float> want = multiply(scalar_of(type), c, packed, panel);
-  for (const LinearVariant& variant : runnable(type)) {
+  for (const LinearVariant& variant : runnable(type.family)) {
     SCOPED_TRACE(testing::Message() << variant.name << " rows " << c.rows << " k " << c.k << " tokens "
                                     << c.tokens << " groups " << c.group_begin << ".." << c.group_end
                                     << " kind " << static_cast<int>(kind));
@@ -308,7 +270,7 @@ TEST(SuperBlock, TuningChangesNothing) {
         pack_rows(type, file_rows(type, kCase.rows, kCase.k, Kind::kRandom, 9), kCase.rows, kCase.k);
     const Panel panel(make_tokens(kCase.tokens, kCase.k, Kind::kRandom), kCase.k);
     const std::vector<float> want = multiply(scalar_of(type), kCase, packed, panel);
-    for (const LinearVariant& variant : runnable(type)) {
+    for (const LinearVariant& variant : runnable(type.family)) {
       for (const LinearTuning tuning : {LinearTuning{0, 1}, LinearTuning{0, 32768}, LinearTuning{16384, 1}}) {
         SCOPED_TRACE(testing::Message() << variant.name << " prefetch " << tuning.prefetch_bytes << " chunk "
                                         << tuning.chunk_bytes);
@@ -343,7 +305,7 @@ TEST(SuperBlock, IntegerPartsAreExact) {
   set_float_mode();
   constexpr size_t kRows = 32;
   for (const Type& type : types()) {
-    std::vector<LinearVariant> list = runnable(type);
+    std::vector<LinearVariant> list = runnable(type.family);
     list.push_back(type.family.variants.back());
     for (const Kind kind : {Kind::kRandom, Kind::kLargest, Kind::kSmallest}) {
       std::vector<std::byte> data = file_rows(type, kRows, 256, kind, 21), codes = data, mins = data;
