@@ -47,6 +47,7 @@ int run_quantize(const Invocation& call);
 int run_bench_engine(const Invocation& call);
 int run_bench_kernel(const Invocation& call);
 int run_bench_attention(const Invocation& call);
+int run_simulate(const Invocation& call);
 int run_help(const Invocation& call);
 // The page of one command, or of a family of them ("bench").
 int show_help(std::string_view command);

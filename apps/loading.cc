@@ -111,10 +111,13 @@ engine::LoadRequest load_request(const base::Settings& settings, const std::stri
   if (settings.values().contains("max-seqs")) {
     s.max_seqs = static_cast<uint32_t>(settings.number("max-seqs"));
     s.max_queue = static_cast<uint32_t>(settings.number("max-queue"));
+    s.policy.batching = settings.text("batching");
+    s.policy.allocator = settings.text("allocator");
+    s.policy.step_latency_us = static_cast<int64_t>(settings.number("step-latency")) * 1000;
   }
   s.step_tokens = static_cast<uint32_t>(settings.number("step-tokens"));
   s.prefix_cache = settings.on("prefix-cache");
-  s.attention = settings.text("attention");
+  s.policy.attention = settings.text("attention");
   s.isa = settings.text("isa");
   request.tune.on = settings.on("tune");
   s.threads = usable_threads(static_cast<uint32_t>(settings.number("threads")));

@@ -82,14 +82,15 @@ int TerminalChat::answer(const std::string& prompt) {
   request.arrived_us = arrived;
   request.notify = [this] { bell_.ring(); };
   const engine::Submitted submitted = engine_.submit(std::move(request));
-  if (submitted.stream == nullptr) {
+  if (submitted.streams.empty()) {
     return fail({base::ErrorCode::kBadData,
                  fmt::format("the prompt does not fit: {} needed, {} available (tokens, or KV blocks)",
                              submitted.refused.needed, submitted.refused.available)});
   }
-  add("assistant", stream(*submitted.stream, *ids));
-  if (settings_.on("receipt")) print_receipt(submitted.stream->receipt(), base::now_us(), accounts_);
-  const engine::Finish finish = submitted.stream->finish();
+  engine::Stream& reply = *submitted.streams.front();
+  add("assistant", stream(reply, *ids));
+  if (settings_.on("receipt")) print_receipt(reply.receipt(), base::now_us(), accounts_);
+  const engine::Finish finish = reply.finish();
   if (finish == engine::Finish::kStop || finish == engine::Finish::kLength) return 0;
   return fail({base::ErrorCode::kInternal,
                "the answer was cut off: the model gave no finite logits, or the engine failed"});

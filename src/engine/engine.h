@@ -7,6 +7,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "engine/cache_view.h"
 #include "sample/params.h"
 #include "sample/sampler.h"
 
@@ -20,15 +21,30 @@
 
 namespace tally::engine {
 
+enum class EarlyStopping : uint8_t { kFalse, kTrue, kNever };
+
+// A beam search instead of sampling: `width` sequences side by side, ranked by cumulative log-probability
+// over length^length_penalty. kTrue: ends with `width` finished ones; kFalse: when no live one can beat the
+// worst finished at its present length; kNever: at the longest length there can be.
+struct BeamSearch {
+  uint32_t width = 0;
+  float length_penalty = 1;
+  EarlyStopping early_stopping = EarlyStopping::kFalse;
+};
+
 struct Request {
   std::vector<TokenId> prompt;  // at least one id, each in the vocabulary
   sample::Params params;
-  uint32_t max_tokens = 0;   // 0: until the context is full
-  std::string tenant, salt;  // prefix sharing happens inside one (tenant, salt)
+  uint32_t max_tokens = 0;           // 0: until the context is full
+  uint32_t choices = 1;              // sequences from the one prompt: n, or best_of
+  uint32_t first_choice = 0;         // index of the first one's draws (tests)
+  std::optional<BeamSearch> beams;   // choices: how many of the best are returned, at most the width
+  std::string tenant, salt;          // prefix sharing happens inside one (tenant, salt)
   int64_t arrived_us = 0;    // base::now_us() when the request's head and body were read
   int64_t deadline_us = 0;   // 0: none
-  // Called from the engine thread (or from submit's caller at a refusal) when there is something new to read;
-  // must not block.
+  int32_t priority = 0;      // lower goes first
+  // Called from the engine thread (or from submit's caller at a refusal) when there is something new to read
+  // in one of the streams; must not block.
   std::function<void()> notify;
 };
 
@@ -52,6 +68,7 @@ struct Receipt {
   uint32_t kv_blocks = 0, kv_blocks_shared = 0;
   uint64_t kv_bytes = 0, weight_bytes_read = 0;  // weights: this sequence's share of each step's rows
   uint64_t seed = 0;
+  float cumulative_logprob = 0;  // of beams: the sum over the returned tokens
 };
 
 // One sequence's answer. The ring is sized for its max_tokens at submit, so a slow reader never stalls a
@@ -70,14 +87,15 @@ class Stream {
 };
 
 // Why a request was not taken. `needed` and `available` are the arithmetic for the message.
-enum class Refusal : uint8_t { kQueueFull, kContextLength, kPoolTooSmall, kStopping };
+enum class Refusal : uint8_t { kQueueFull, kContextLength, kPoolTooSmall, kTooManyChoices, kStopping };
 struct Refused {
   Refusal why = Refusal::kQueueFull;
-  uint64_t needed = 0, available = 0;  // kContextLength: tokens (prompt + completion); kPoolTooSmall: blocks
+  uint64_t needed = 0, available = 0;  // kContextLength: tokens (prompt + completion); kPoolTooSmall: blocks;
+                                       // kTooManyChoices: choices, sequences that run at once
   uint32_t retry_after_s = 1;          // kQueueFull, kStopping
 };
 struct Submitted {
-  std::shared_ptr<Stream> stream;  // null: refused
+  std::vector<std::shared_ptr<Stream>> streams;  // one a choice, of beams the best first; empty: refused
   Refused refused;
 };
 
@@ -98,6 +116,7 @@ struct Stats {
   uint64_t prompt_tokens = 0, prompt_tokens_cached = 0, generation_tokens = 0, recomputed_tokens = 0;
   uint64_t prompt_tokens_recomputed =
       0;  // cached ones computed again for logits; recomputed_tokens: after preemption
+  uint64_t forks = 0, copied_blocks = 0;  // choices begun from another's prompt; blocks copied for a write
   uint64_t prefix_queries = 0, prefix_hits = 0, preemptions = 0, preempted_tokens = 0, evictions = 0,
            hash_mismatches = 0;
   std::array<uint64_t, 7> finished{};  // by Finish
@@ -142,6 +161,9 @@ class Engine {
   virtual const Info& info() const = 0;
   // Drops every registered block; returns how many became free.
   virtual uint64_t reset_prefix_cache() = 0;
+  // At most `max` events after number `since`; 0: from the oldest there is. For any thread, as block_map.
+  virtual KvEvents kv_events(uint64_t since, size_t max) const = 0;
+  virtual BlockMap block_map() const = 0;
 };
 
 }  // namespace tally::engine

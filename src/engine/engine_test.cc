@@ -3,8 +3,7 @@
 #include "engine/engine.h"
 
 #include "base/clock.h"
-#include "engine/loop.h"
-#include "engine/memory.h"
+#include "engine/hand_test_support.h"
 
 #include <gtest/gtest.h>
 
@@ -38,96 +37,6 @@ thread_local size_t allocations = 0;
 
 namespace tally::engine {
 namespace {
-
-constexpr const char* kModel = "tests/golden/tiny/tiny-q-q4_0.gguf";
-
-LoadRequest small_request() {
-  LoadRequest request;
-  request.model_path = kModel;
-  request.settings.memory_bytes = uint64_t{512} << 20;
-  request.settings.max_model_len = 128;
-  request.settings.block_tokens = 16;
-  request.settings.max_seqs = 8;
-  request.settings.max_queue = 32;
-  request.settings.step_tokens = 64;
-  request.settings.threads = 2;
-  request.settings.kv_pool_bytes = uint64_t{16} << 20;  // no preemption unless a test wants it
-  return request;
-}
-
-std::vector<TokenId> prompt(size_t n, uint32_t seed) {
-  std::vector<TokenId> ids;
-  for (size_t i = 0; i < n; ++i) {
-    seed = seed * 1664525u + 1013904223u;
-    ids.push_back(TokenId{static_cast<int32_t>((seed >> 10) % 1024)});
-  }
-  return ids;
-}
-
-Request greedy(std::vector<TokenId> ids, uint32_t tokens) {
-  Request r;
-  r.prompt = std::move(ids);
-  r.params.temperature = 0;
-  r.params.logprobs = 3;
-  r.max_tokens = tokens;
-  return r;
-}
-
-struct Answer {
-  std::vector<TokenId> ids;
-  std::vector<float> logprobs;
-  Finish finish = Finish::kInternal;
-  Receipt receipt;
-  bool operator==(const Answer& o) const {
-    return ids == o.ids && logprobs == o.logprobs && finish == o.finish;
-  }
-};
-
-// Takes what there is; true once the stream has ended.
-bool drain(Stream& stream, Answer& answer) {
-  TokenEvent event;
-  while (stream.next(event)) {
-    answer.ids.push_back(event.id);
-    answer.logprobs.push_back(event.logprob);
-    for (size_t i = 0; i < event.top_count; ++i) answer.logprobs.push_back(event.top[i].logprob);
-  }
-  if (!stream.ended()) return false;
-  answer.finish = stream.finish();
-  answer.receipt = stream.receipt();
-  return true;
-}
-
-// An engine driven by hand, step by step.
-struct Hand {
-  base::Accounts accounts{uint64_t{512} << 20};
-  std::unique_ptr<Engine> engine;
-  Loop* loop = nullptr;
-
-  explicit Hand(const LoadRequest& request) {
-    auto loaded = load_engine(request, accounts);
-    EXPECT_TRUE(loaded) << (loaded ? "" : loaded.error().message);
-    engine = std::move(loaded).value();
-    loop = static_cast<Loop*>(engine.get());
-  }
-
-  std::vector<Answer> run(const std::vector<Request>& requests) {
-    std::vector<std::shared_ptr<Stream>> streams;
-    for (const Request& r : requests) {
-      const Submitted s = engine->submit(r);
-      EXPECT_NE(s.stream, nullptr);
-      streams.push_back(s.stream);
-    }
-    std::vector<Answer> answers(streams.size());
-    for (int step = 0; step < 10'000; ++step) {
-      loop->step();
-      bool all = true;
-      for (size_t i = 0; i < streams.size(); ++i) all &= drain(*streams[i], answers[i]);
-      if (all) return answers;
-    }
-    ADD_FAILURE() << "the engine does not end";
-    return answers;
-  }
-};
 
 std::vector<Request> mixed_requests() {
   std::vector<Request> requests;
@@ -208,10 +117,10 @@ TEST(Engine, RefusesAtTheDoor) {
   EXPECT_EQ(context.why, Refusal::kContextLength);
   EXPECT_EQ(context.needed, 129u);
   EXPECT_EQ(context.available, 128u);
-  EXPECT_NE(hand.engine->submit(greedy(prompt(100, 1), 28)).stream, nullptr);  // takes the seat
-  EXPECT_NE(hand.engine->submit(greedy(prompt(5, 1), 5)).stream, nullptr);     // takes the queue
+  EXPECT_EQ(hand.engine->submit(greedy(prompt(100, 1), 28)).streams.size(), 1u);  // takes the seat
+  EXPECT_EQ(hand.engine->submit(greedy(prompt(5, 1), 5)).streams.size(), 1u);     // takes the queue
   const Submitted full = hand.engine->submit(greedy(prompt(5, 1), 5));
-  EXPECT_EQ(full.stream, nullptr);
+  EXPECT_TRUE(full.streams.empty());
   EXPECT_EQ(full.refused.why, Refusal::kQueueFull);
   EXPECT_GE(full.refused.retry_after_s, 1u);
   hand.engine->stop(base::now_us());
@@ -220,8 +129,8 @@ TEST(Engine, RefusesAtTheDoor) {
 
 TEST(Engine, CancelEndsWithinTwoStepsAndFreesBlocks) {
   Hand hand(small_request());
-  const auto kept = hand.engine->submit(greedy(prompt(20, 2), 30)).stream;
-  const auto gone = hand.engine->submit(greedy(prompt(20, 3), 100)).stream;
+  const auto kept = hand.engine->submit(greedy(prompt(20, 2), 30)).streams.at(0);
+  const auto gone = hand.engine->submit(greedy(prompt(20, 3), 100)).streams.at(0);
   hand.loop->step();
   hand.loop->step();
   gone->cancel();
@@ -242,7 +151,7 @@ TEST(Engine, DeadlineInQueueAndRunning) {
   Hand hand(small_request());
   Request late = greedy(prompt(10, 1), 50);
   late.deadline_us = base::now_us() - 1;
-  const auto stream = hand.engine->submit(late).stream;
+  const auto stream = hand.engine->submit(late).streams.at(0);
   hand.loop->step();
   Answer answer;
   ASSERT_TRUE(drain(*stream, answer));
@@ -263,7 +172,7 @@ TEST(Engine, RunsOnItsThreadAndDrains) {
       ++notified;
       rung.notify_one();
     };
-    streams.push_back(hand.engine->submit(std::move(r)).stream);
+    streams.push_back(hand.engine->submit(std::move(r)).streams.at(0));
   }
   hand.engine->stop(base::now_us() + 60'000'000);
   std::vector<Answer> answers(streams.size());
@@ -280,7 +189,7 @@ TEST(Engine, RunsOnItsThreadAndDrains) {
 
 TEST(Engine, SecondStopEndsAtOnce) {
   Hand hand(small_request());
-  const auto stream = hand.engine->submit(greedy(prompt(10, 1), 118)).stream;
+  const auto stream = hand.engine->submit(greedy(prompt(10, 1), 118)).streams.at(0);
   std::thread thread([&] { EXPECT_TRUE(hand.engine->run()); });
   hand.engine->stop(base::now_us() + 60'000'000);
   hand.engine->stop(base::now_us());
@@ -294,7 +203,7 @@ TEST(Engine, SteadyStepAllocatesNothing) {
   Hand hand(small_request());
   std::vector<std::shared_ptr<Stream>> streams;
   for (uint32_t i = 0; i < 6; ++i)
-    streams.push_back(hand.engine->submit(greedy(prompt(10 + i, i), 80)).stream);
+    streams.push_back(hand.engine->submit(greedy(prompt(10 + i, i), 80)).streams.at(0));
   for (int i = 0; i < 8; ++i) hand.loop->step();
   allocations = 0;
   counting = true;

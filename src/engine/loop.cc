@@ -2,7 +2,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/sha256.h"
 
 #include <algorithm>
 #include <chrono>
@@ -15,21 +14,6 @@ namespace {
 using sched::EndReason;
 
 double seconds(int64_t us) { return static_cast<double>(us) * 1e-6; }
-
-// Lengths are framed: ("ab", "c") and ("a", "bc") are two namespaces.
-kv::Namespace prefix_namespace(const std::string& tenant, const std::string& salt) {
-  std::string framed;
-  for (const std::string_view part :
-       {std::string_view("ns1"), std::string_view(tenant), std::string_view(salt)}) {
-    const auto n = static_cast<uint32_t>(part.size());
-    for (int i = 0; i < 4; ++i) framed.push_back(static_cast<char>(n >> (8 * i)));
-    framed += part;
-  }
-  const base::Digest digest = base::sha256(framed);
-  kv::Namespace ns{};
-  for (size_t i = 0; i < digest.size(); ++i) ns[i / 8] |= uint64_t{digest[i]} << (8 * (i % 8));
-  return ns;
-}
 
 Finish finish_of(EndReason reason) {
   switch (reason) {
@@ -49,19 +33,6 @@ Finish finish_of(EndReason reason) {
   return Finish::kInternal;
 }
 
-Refusal refusal_of(sched::Refusal why) {
-  switch (why) {
-    case sched::Refusal::kPromptTooLong:
-      return Refusal::kContextLength;
-    case sched::Refusal::kPoolTooSmall:
-      return Refusal::kPoolTooSmall;
-    case sched::Refusal::kQueueFull:
-    case sched::Refusal::kNone:
-      break;
-  }
-  return Refusal::kQueueFull;
-}
-
 }  // namespace
 
 Loop::Loop(Parts parts)
@@ -71,10 +42,13 @@ Loop::Loop(Parts parts)
       ledger_(parts_.ledger),
       scheduler_(parts_.sched, ledger_),
       account_(parts_.info.max_model_len),
+      cost_(parts_.cost),
       published_(parts_.info.max_model_len) {
   const size_t seqs = parts_.sched.seqs_max, rows = parts_.sched.step_tokens;
   const size_t table = (parts_.sched.model_len_max + parts_.info.block_tokens - 1) / parts_.info.block_tokens;
   groups_.reserve(seqs);
+  draws_.reserve(seqs);
+  copies_.reserve(seqs);
   tokens_.reserve(rows);
   segments_.reserve(seqs);
   tables_.reserve(seqs * table);
@@ -83,53 +57,14 @@ Loop::Loop(Parts parts)
   outcomes_.reserve(seqs);
   to_notify_.reserve(seqs + parts_.sched.queue_max);
   for (size_t w = 0; w < parts_.pool->threads(); ++w) sample_scratch_.emplace_back(parts_.info.vocab_size);
+  row_copies_.resize(parts_.pool->threads(), std::vector<float>(parts_.info.vocab_size));
+  scheduler_.set_cost(parts_.cost);
   kv_row_bytes_ = parts_.shape.block_bytes() / parts_.info.block_tokens;
   account_.totals.block_bytes = parts_.shape.block_bytes();
   publish(base::now_us());
 }
 
 Loop::~Loop() { fail_all(); }
-
-Submitted Loop::submit(Request request) {
-  const int64_t now = base::now_us();
-  const auto top = static_cast<uint8_t>(std::max(0, request.params.logprobs));
-  const std::lock_guard lock(mailbox_->mutex);
-  if (stopping_ || failed_) return {nullptr, {Refusal::kStopping, 0, 0, 1}};
-  sched::Request wanted;
-  wanted.seq = SeqId{next_seq_++};
-  wanted.max_tokens = request.max_tokens;
-  wanted.prefix_namespace = prefix_namespace(request.tenant, request.salt);
-  wanted.arrival = now;
-  wanted.deadline = request.deadline_us;
-  wanted.prompt = std::move(request.prompt);
-  const auto prompt_tokens = static_cast<uint32_t>(wanted.prompt.size());
-  const SeqId seq = wanted.seq;
-  const sched::Admission admission = scheduler_.submit(std::move(wanted));
-  if (admission.refusal != sched::Refusal::kNone) {
-    const double ahead = static_cast<double>(scheduler_.queue_stats().waiting_tokens);
-    const double wait_s = rows_per_second_ > 0 ? std::ceil(ahead / rows_per_second_) : 1;
-    return {nullptr,
-            {refusal_of(admission.refusal), admission.needed, admission.available,
-             static_cast<uint32_t>(std::clamp(wait_s, 1.0, 60.0))}};
-  }
-  auto sequence = std::make_unique<Sequence>();
-  sequence->params = std::move(request.params);
-  sequence->receipt.arrived_us = request.arrived_us == 0 ? now : request.arrived_us;
-  sequence->receipt.queued_us = now;
-  sequence->receipt.prompt_tokens = prompt_tokens;
-  sequence->receipt.seed = sequence->params.seed;
-  sequence->mark_us = now;
-  sequence->booked_bytes = TokenStream::bytes(admission.max_tokens, top);
-  parts_.accounts->book(base::Account::kRuntime, "token streams",
-                        static_cast<int64_t>(sequence->booked_bytes));
-  sequence->stream =
-      std::make_shared<TokenStream>(seq, admission.max_tokens, top, mailbox_, std::move(request.notify));
-  Submitted result{sequence->stream, {}};
-  sequences_.emplace(seq, std::move(sequence));
-  mailbox_->attention = true;
-  mailbox_->wake.notify_one();
-  return result;
-}
 
 void Loop::stop(int64_t deadline_us) {
   const std::lock_guard lock(mailbox_->mutex);
@@ -220,8 +155,9 @@ bool Loop::step() {
       publish(begin);
       return false;
     }
-    pack(planned);
+    pack(planned, begin);
   }
+  copy_blocks();
   const int64_t packed = base::now_us();
   forward();
   const int64_t computed = base::now_us();
@@ -235,6 +171,7 @@ bool Loop::step() {
 }
 
 const sched::StepPlan& Loop::plan(int64_t now_us) {
+  ledger_.begin_step();
   const sched::StepPlan& planned = scheduler_.plan(now_us);
   for (const sched::Ended& ended : planned.ended) end(ended.seq, ended.reason, now_us);
   for (const sched::Preempted& p : planned.preempted) {
@@ -242,24 +179,20 @@ const sched::StepPlan& Loop::plan(int64_t now_us) {
     base::log_info("preempt seq={} by={} cause=growth blocks={} tokens={} avail={} running={}", raw(p.seq),
                    raw(p.by), p.blocks, p.tokens, ledger_.stats().free, q.running);
   }
-  for (const SeqId seq : planned.admitted) {
-    Sequence& s = *sequences_.at(seq);
-    if (s.receipt.scheduled_us != 0) continue;
-    s.receipt.scheduled_us = now_us;
-    s.receipt.queue_s = seconds(now_us - s.receipt.queued_us);
-    s.mark_us = now_us;
-  }
   for (const auto& stream : to_notify_) stream->notify();
   to_notify_.clear();
   return planned;
 }
 
-void Loop::pack(const sched::StepPlan& planned) {
-  groups_.clear(), tokens_.clear(), segments_.clear(), tables_.clear(), logits_rows_.clear();
+void Loop::pack(const sched::StepPlan& planned, int64_t now_us) {
+  predicted_us_ = planned.predicted;
+  copies_.assign(planned.copies.begin(), planned.copies.end());
+  groups_.clear(), draws_.clear(), tokens_.clear(), segments_.clear(), tables_.clear(), logits_rows_.clear();
   for (const sched::PlannedRows& rows : planned.rows) {
     Group g;
     g.seq = rows.seq;
     g.sequence = sequences_.at(rows.seq).get();
+    note_scheduled(*g.sequence, now_us);
     g.tokens = scheduler_.tokens(rows.seq);
     g.prompt_tokens = g.sequence->receipt.prompt_tokens;
     g.rows = rows.rows, g.row_begin = static_cast<uint32_t>(tokens_.size()), g.position = rows.position;
@@ -271,11 +204,34 @@ void Loop::pack(const sched::StepPlan& planned) {
     if (rows.wants_logits) {
       g.logits = static_cast<int32_t>(logits_rows_.size());
       logits_rows_.push_back(g.row_begin + rows.rows - 1);
+      const auto group = static_cast<uint32_t>(groups_.size());
+      draws_.push_back({rows.seq, g.sequence, group, false, rows.begins > 0});
+      for (uint32_t i = 0; i < rows.begins; ++i) {
+        const SeqId seq = planned.begins[rows.begins_at + i];
+        draws_.push_back({seq, sequences_.at(seq).get(), group, true, true});
+      }
     }
     account_.totals.rows_recompute += rows.recomputed;
     (rows.decode ? account_.totals.rows_decode : account_.totals.rows_prefill) += rows.rows - rows.recomputed;
     groups_.push_back(g);
   }
+}
+
+// A sequence's queue time ends with its first row, or with that of the choice it had to take over.
+void Loop::note_scheduled(Sequence& s, int64_t now_us) {
+  if (s.receipt.scheduled_us != 0) return;
+  s.receipt.scheduled_us = now_us;
+  s.receipt.queue_s = seconds(now_us - s.receipt.queued_us);
+  s.mark_us = now_us;
+}
+
+// In order for each layer: a later copy may need what an earlier one wrote.
+void Loop::copy_blocks() {
+  if (copies_.empty()) return;
+  parts_.pool->parallel_for(parts_.shape.layers.size(), [&](size_t layer, size_t) {
+    for (const sched::BlockCopy& c : copies_)
+      view_.copy_block(LayerIdx{static_cast<uint32_t>(layer)}, c.from, c.to);
+  });
 }
 
 void Loop::forward() {
@@ -285,43 +241,14 @@ void Loop::forward() {
     account_.totals.kv_bytes_read += uint64_t{g.position + g.rows} * kv_row_bytes_;
 }
 
-void Loop::pick() {
-  const auto sample_group = [&](size_t i, size_t worker) {
-    const Group& g = groups_[i];
-    if (g.logits < 0) return;
-    const sample::Context context{g.tokens.first(g.prompt_tokens), g.tokens.subspan(g.prompt_tokens),
-                                  parts_.end_ids, parts_.suppressed_ids, 0};
-    picks_[i] = sample::pick(parts_.scratch.logits(static_cast<size_t>(g.logits)), g.sequence->params,
-                             context, sample_scratch_[worker]);
-  };
-  parts_.pool->parallel_for(groups_.size(), sample_group);
-  outcomes_.clear();
-  const std::span<const uint8_t> nonfinite = parts_.scratch.nonfinite();
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    Group& g = groups_[i];
-    const auto rows = nonfinite.subspan(g.row_begin, g.rows);
-    g.failed = std::any_of(rows.begin(), rows.end(), [](uint8_t flag) { return flag != 0; }) ||
-               (g.logits >= 0 && !picks_[i].finite);
-    if (g.logits >= 0) outcomes_.push_back({picks_[i].id, picks_[i].is_end, g.failed});
-  }
-}
-
 void Loop::commit(int64_t begin_us, int64_t forward_us, int64_t sampled_us) {
   const int64_t now = base::now_us();
   uint32_t prefill_rows = 0, decode_rows = 0;
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    const Group& g = groups_[i];
+  for (const Group& g : groups_) {
     (g.decode ? decode_rows : prefill_rows) += g.rows;
     account_rows(g, begin_us, forward_us, now);
-    if (g.logits < 0 || g.failed) continue;
-    Receipt& r = g.sequence->receipt;
-    g.sequence->previous_token_us = r.last_us;
-    ++r.generated_tokens;
-    if (r.generated_tokens == 1) r.first_token_us = now;
-    r.last_us = now;
-    g.sequence->stream->append(picks_[i], now);
-    to_notify_.push_back(g.sequence->stream);
   }
+  take_tokens(now);
   {
     const std::lock_guard lock(mailbox_->mutex);
     for (const Group& g : groups_) {  // before commit: an ended sequence has no stats any more
@@ -336,14 +263,22 @@ void Loop::commit(int64_t begin_us, int64_t forward_us, int64_t sampled_us) {
     }
     for (const Group& g : groups_) {
       if (g.failed) scheduler_.fail(g.seq);
-      if (g.logits >= 0 && !g.failed) account_.token(g.sequence->receipt, g.sequence->previous_token_us, now);
       g.sequence->mark_us = now;
+    }
+    for (size_t i = 0; i < draws_.size(); ++i) {
+      Sequence& s = *draws_[i].sequence;
+      if (outcomes_[i].failed || s.beams) continue;
+      account_.token(s.receipt, s.previous_token_us, now, s.shares_prompt);
     }
     for (const sched::Ended& ended : scheduler_.commit(outcomes_, now)) end(ended.seq, ended.reason, now);
     const double wall = seconds(now - begin_us);
     const double rate = static_cast<double>(tokens_.size()) / std::max(wall, 1e-6);
     rows_per_second_ = rows_per_second_ == 0 ? rate : rows_per_second_ + (rate - rows_per_second_) / 16;
     account_.step(prefill_rows, decode_rows, wall);
+    if (parts_.sched.step_latency > 0 && prefill_rows > 0 && decode_rows > 0) {
+      cost_.observe(predicted_us_, static_cast<double>(now - begin_us));
+      scheduler_.set_cost(cost_.now());
+    }
     publish(now);
   }
   account_.totals.commit_s += seconds(base::now_us() - sampled_us);
@@ -373,11 +308,28 @@ void Loop::end(SeqId seq, EndReason reason, int64_t now_us) {
     (s.receipt.scheduled_us == 0 ? s.receipt.queue_s : s.receipt.stalled_s) += seconds(now_us - s.mark_us);
   }
   s.receipt.last_us = now_us;
-  account_.finished(finish_of(reason), s.receipt);
-  s.stream->end(finish_of(reason), s.receipt);
-  if (to_notify_.empty() || to_notify_.back() != s.stream) to_notify_.push_back(s.stream);
+  if (s.beams) {
+    end_beam(*s.beams, finish_of(reason), s.receipt, now_us);
+  } else {
+    account_.finished(finish_of(reason), s.receipt);
+    s.stream->end(finish_of(reason), s.receipt);
+    if (to_notify_.empty() || to_notify_.back() != s.stream) to_notify_.push_back(s.stream);
+  }
   parts_.accounts->book(base::Account::kRuntime, "token streams", -static_cast<int64_t>(s.booked_bytes));
   sequences_.erase(found);
+}
+
+// The first of its beams to end has the receipt of the request; the answers are written with the last.
+void Loop::end_beam(BeamFamily& beams, Finish finish, const Receipt& receipt, int64_t now_us) {
+  if (!beams.leave(receipt)) return;
+  beams.finish(finish, now_us);
+  for (const BeamFamily::Answer& answer : beams.answers()) {
+    account_.totals.generation_tokens += answer.receipt.generated_tokens;
+    account_.finished(answer.finish, answer.receipt);
+  }
+  account_.totals.prompt_tokens += receipt.prompt_tokens;
+  account_.totals.prompt_tokens_cached += receipt.cached_tokens;
+  to_notify_.insert(to_notify_.end(), beams.streams().begin(), beams.streams().end());
 }
 
 void Loop::fail_all() {
@@ -385,8 +337,13 @@ void Loop::fail_all() {
   failed_ = true;
   for (const auto& [seq, sequence] : sequences_) {
     sequence->receipt.last_us = base::now_us();
-    sequence->stream->end(Finish::kInternal, sequence->receipt);
-    sequence->stream->notify();
+    if (sequence->beams && sequence->beams->leave(sequence->receipt)) {
+      sequence->beams->finish(Finish::kInternal, base::now_us());
+      for (const auto& stream : sequence->beams->streams()) stream->notify();
+    } else if (sequence->stream) {
+      sequence->stream->end(Finish::kInternal, sequence->receipt);
+      sequence->stream->notify();
+    }
     parts_.accounts->book(base::Account::kRuntime, "token streams",
                           -static_cast<int64_t>(sequence->booked_bytes));
   }
@@ -405,6 +362,7 @@ void Loop::publish(int64_t now_us) {
   count_blocks(t);
   t.preemptions = q.preemptions, t.preempted_tokens = q.preempted_tokens,
   t.recomputed_tokens = q.recomputed_tokens, t.prompt_tokens_recomputed = q.cached_recomputed_tokens;
+  t.forks = q.forks, t.copied_blocks = q.copied_blocks;
   t.prefix_queries = q.prefix_queries_tokens, t.prefix_hits = q.prefix_hits_tokens;
   t.last_step_us = now_us;
   t.work_runnable = !scheduler_.idle();

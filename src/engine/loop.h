@@ -3,6 +3,8 @@
 
 #include "base/accounts.h"
 #include "base/pool.h"
+#include "engine/beams.h"
+#include "engine/cost.h"
 #include "engine/engine.h"
 #include "engine/step_account.h"
 #include "engine/stream.h"
@@ -24,6 +26,7 @@ struct Parts {
   base::Arena kv_memory;
   model::Scratch scratch;
   sched::Config sched;
+  sched::StepCost cost;  // if sched.step_latency asks for it
   kv::LedgerConfig ledger;
   std::vector<TokenId> end_ids, suppressed_ids;  // ascending
   Info info;
@@ -41,15 +44,20 @@ class Loop final : public Engine {
   Stats stats() const override;
   const Info& info() const override { return parts_.info; }
   uint64_t reset_prefix_cache() override;
+  KvEvents kv_events(uint64_t since, size_t max) const override;
+  BlockMap block_map() const override;
 
   // One step if there is work; false: nothing to do. For run() and for tests that drive the engine by hand.
   bool step();
 
  private:
-  // A sequence from submit to its end record.
+  // A sequence from submit to its end record: a choice of a request, or one of its beams.
   struct Sequence {
-    std::shared_ptr<TokenStream> stream;
-    sample::Params params;
+    std::shared_ptr<TokenStream> stream;  // null: a beam
+    std::shared_ptr<BeamFamily> beams;
+    std::shared_ptr<const sample::Params> params;
+    uint32_t choice = 0;
+    bool shares_prompt = false;  // another choice of the request computes it
     Receipt receipt;
     int64_t mark_us = 0;            // time up to here is accounted
     int64_t previous_token_us = 0;  // commit of the token before the last
@@ -64,16 +72,34 @@ class Loop final : public Engine {
     int32_t logits = -1;  // index of its logits row, or -1
     bool decode = false, failed = false;
   };
+  // A sequence that takes its next token from a row: the group's, or one that begins with it.
+  struct Draw {
+    SeqId seq{};
+    Sequence* sequence = nullptr;
+    uint32_t group = 0;
+    bool begins = false;
+    bool shares_row = false;  // others draw from the same logits
+  };
 
   void take_mail();
   bool wait_for_work();
   void nap();
   const sched::StepPlan& plan(int64_t now_us);
-  void pack(const sched::StepPlan& plan);
+  void pack(const sched::StepPlan& plan, int64_t now_us);
+  void copy_blocks();
   void forward();
+  // draws.cc
   void pick();
+  void draw(size_t index, size_t worker);
+  void advance_beams();
+  void take_tokens(int64_t now_us);
+  void begin_choice(const Draw& draw);
   void commit(int64_t begin_us, int64_t forward_us, int64_t sampled_us);
   void account_rows(const Group& group, int64_t begin_us, int64_t sampled_us, int64_t end_us);
+  Submitted add_sequences(Request request, const sched::Admission& admission, SeqId first,
+                          uint32_t prompt_tokens);
+  void note_scheduled(Sequence& sequence, int64_t now_us);
+  void end_beam(BeamFamily& beams, Finish finish, const Receipt& receipt, int64_t now_us);
   void end(SeqId seq, sched::EndReason reason, int64_t now_us);
   void fail_all();
   void count_blocks(Stats& totals) const;
@@ -94,11 +120,16 @@ class Loop final : public Engine {
 
   // Engine thread only.
   StepAccount account_;
+  CostFollower cost_;
+  double predicted_us_ = 0;  // of this step
   std::vector<Group> groups_;
+  std::vector<Draw> draws_;
+  std::vector<sched::BlockCopy> copies_;
   std::vector<TokenId> tokens_;
   std::vector<model::Segment> segments_;
   std::vector<uint32_t> tables_, logits_rows_;
-  std::vector<sample::Pick> picks_;
+  std::vector<sample::Pick> picks_;             // by draw
+  std::vector<std::vector<float>> row_copies_;  // one a worker: a row of logits that several draw from
   std::vector<sched::Outcome> outcomes_;
   std::vector<std::shared_ptr<TokenStream>> to_notify_;
   std::vector<sample::Scratch> sample_scratch_;  // one a worker

@@ -72,7 +72,7 @@ Result<Sizes> measure(const LoadRequest& request) {
   s.limits.rows_max = settings.step_tokens;
   s.limits.logits_rows_max = settings.max_seqs;
   s.limits.context_max = s.wanted_len;
-  s.limits.standard_attention = settings.attention == "standard";
+  s.limits.standard_attention = settings.policy.attention == "standard";
   s.layouts = model::kv_layouts(s.spec, s.codec, settings.block_tokens);
   s.block_bytes = kv::pool_block_bytes(s.layouts);
   return s;
@@ -86,6 +86,11 @@ PlanAccount account(Account which, std::vector<PlanPart> parts) {
 
 std::string mib(uint64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / kMiB); }
 
+// A worker's candidates, and its copy of a row that several choices draw from.
+uint64_t sampling_bytes(uint32_t threads, uint32_t vocab) {
+  return threads * (sample::Scratch::bytes(vocab) + uint64_t{vocab} * sizeof(float));
+}
+
 // The three accounts that do not depend on the pool.
 Result<MemoryPlan> fixed_part(const LoadRequest& request, const Sizes& s) {
   const Settings& set = request.settings;
@@ -96,7 +101,7 @@ Result<MemoryPlan> fixed_part(const LoadRequest& request, const Sizes& s) {
   TALLY_TRY(const size_t packed, model::Model::packed_bytes(s.file, s.kernels, s.load));
   TALLY_TRY(const size_t scratch,
             model::Model::scratch_bytes(s.file, s.kernels, s.load, s.limits, s.layouts, set.threads));
-  const uint64_t sampling = set.threads * sample::Scratch::bytes(s.spec.vocab);
+  const uint64_t sampling = sampling_bytes(set.threads, s.spec.vocab);
   const uint64_t streams = uint64_t{set.max_seqs} * TokenStream::bytes(s.wanted_len, 0);
   plan.accounts.push_back(account(
       Account::kWeights, {{"packed weights and rope tables", packed, "sum over tensors of packed groups"}}));
@@ -124,22 +129,30 @@ Error too_small(const MemoryPlan& plan, const Sizes& s, uint32_t block_tokens, s
           left)};
 }
 
+kv::LedgerConfig ledger_config(const Settings& set, uint64_t blocks) {
+  constexpr uint32_t kEventsKept = 4096;
+  return {.blocks = static_cast<uint32_t>(blocks),
+          .block_tokens = set.block_tokens,
+          .prefix_cache = set.prefix_cache,
+          .events_kept = set.prefix_cache ? kEventsKept : 0};
+}
+
 uint64_t ledger_bytes(const Settings& set, uint64_t blocks) {
-  kv::LedgerConfig config;
-  config.blocks = static_cast<uint32_t>(blocks), config.block_tokens = set.block_tokens;
-  config.prefix_cache = set.prefix_cache;
-  return kv::ledger_bytes(config);
+  return kv::ledger_bytes(ledger_config(set, blocks));
 }
 
 // Divides what is left into blocks.
 Result<MemoryPlan> divide(const LoadRequest& request, const Sizes& s) {
   const Settings& set = request.settings;
   TALLY_TRY(MemoryPlan plan, fixed_part(request, s));
-  const uint64_t left = plan.budget_bytes > plan.total_bytes ? plan.budget_bytes - plan.total_bytes : 0;
+  // The events that the ledger keeps cost the same whatever the number of blocks.
+  const uint64_t some = 4096, events = 2 * ledger_bytes(set, some) - ledger_bytes(set, 2 * some);
+  const uint64_t taken = plan.total_bytes + events;
+  const uint64_t left = plan.budget_bytes > taken ? plan.budget_bytes - taken : 0;
   const auto blocks_for = [&](uint64_t tokens) { return (tokens + set.block_tokens - 1) / set.block_tokens; };
   constexpr uint64_t kBlocksMin = 2, kBlocksMax = 1u << 24;
   // A block costs its bytes and its record in the ledger.
-  const uint64_t cost = s.block_bytes + ledger_bytes(set, 4096) / 4096 + 1;
+  const uint64_t cost = s.block_bytes + (ledger_bytes(set, some) - events) / some + 1;
   // By default not more than the sequences can be expected to fill: most end far below the context.
   constexpr uint64_t kFullShare = 8;
   const uint64_t full = blocks_for(s.wanted_len);
@@ -170,6 +183,14 @@ Result<MemoryPlan> divide(const LoadRequest& request, const Sizes& s) {
   return plan;
 }
 
+void set_policy(const Policy& policy, Parts& parts) {
+  // Aimed below the bound, which is to hold for nearly all steps and not on average.
+  constexpr double kAim = 0.9;
+  parts.sched.step_latency = static_cast<Tick>(kAim * static_cast<double>(policy.step_latency_us));
+  if (policy.batching == "static") parts.sched.batching = sched::Batching::kStatic;
+  if (policy.allocator == "reserve") parts.sched.allocator = sched::Allocator::kReserve;
+}
+
 }  // namespace
 
 std::string plan_table(const MemoryPlan& plan) {
@@ -193,7 +214,7 @@ Result<std::unique_ptr<Engine>> load_engine(const LoadRequest& request, base::Ac
   accounts.book(Account::kRuntime, "process", kProcessBytes);
   accounts.book(Account::kRuntime, "tokenizer and connections", static_cast<int64_t>(request.runtime_bytes));
   accounts.book(Account::kActivations, "sampling",
-                static_cast<int64_t>(set.threads * sample::Scratch::bytes(s.spec.vocab)));
+                static_cast<int64_t>(sampling_bytes(set.threads, s.spec.vocab)));
 
   Parts parts;
   parts.accounts = &accounts;
@@ -228,10 +249,15 @@ Result<std::unique_ptr<Engine>> load_engine(const LoadRequest& request, base::Ac
 
   accounts.book(Account::kKv, "block ledger", static_cast<int64_t>(ledger_bytes(set, plan.blocks)));
 
+  set_policy(set.policy, parts);
+  if (parts.sched.step_latency > 0) {
+    const kv::View view(&parts.shape, parts.kv_memory.data());
+    parts.cost =
+        measure_cost(*parts.model, view, parts.scratch, *parts.pool, set.step_tokens, plan.max_model_len);
+  }
   parts.sched.seqs_max = set.max_seqs, parts.sched.queue_max = set.max_queue;
   parts.sched.step_tokens = set.step_tokens, parts.sched.model_len_max = plan.max_model_len;
-  parts.ledger.blocks = plan.blocks, parts.ledger.block_tokens = set.block_tokens;
-  parts.ledger.prefix_cache = set.prefix_cache;
+  parts.ledger = ledger_config(set, plan.blocks);
   parts.end_ids = request.end_ids, parts.suppressed_ids = request.suppressed_ids;
   parts.info = {s.spec.vocab,
                 plan.max_model_len,

@@ -15,6 +15,14 @@
 
 namespace tally::engine {
 
+// How sequences are served; what is not the first named is a baseline to measure against.
+struct Policy {
+  std::string attention = "paged";      // or "standard"
+  std::string batching = "continuous";  // or "static"
+  std::string allocator = "paged";      // or "reserve"
+  int64_t step_latency_us = 0;          // what a step with decode rows may take; 0: no bound
+};
+
 struct Settings {
   uint64_t memory_bytes = 0;   // cap over all accounts
   uint32_t max_model_len = 0;  // 0: the model's context, lowered to what fits
@@ -23,7 +31,7 @@ struct Settings {
   uint32_t block_tokens = 64;
   uint32_t max_seqs = 64, max_queue = 256, step_tokens = 512;
   bool prefix_cache = true;
-  std::string attention = "paged";  // or "standard"
+  Policy policy;
   uint32_t threads = 1;
   std::string isa = "best";
 };

@@ -41,10 +41,12 @@ size_t ledger_bytes(const LedgerConfig& config) {
   constexpr size_t record_bytes = 192;  // checked against the record below
   const size_t n = config.blocks;
   return n * (record_bytes + sizeof(TokenId) * config.block_tokens + sizeof(uint32_t)) +
-         bucket_count(config.blocks) * sizeof(uint32_t);
+         bucket_count(config.blocks) * sizeof(uint32_t) +
+         EventRing::bytes(config.events_kept, config.block_tokens);
 }
 
-Ledger::Ledger(const LedgerConfig& config) : config_(config) {
+Ledger::Ledger(const LedgerConfig& config)
+    : config_(config), events_(config.events_kept, config.block_tokens) {
   static_assert(sizeof(Record) <= 192, "ledger_bytes counts 192 bytes a record");
   TALLY_CHECK(config.blocks >= 1 && config.blocks < kNone, "blocks of the pool", config.blocks);
   TALLY_CHECK(config.block_tokens >= 1, "tokens of a block", config.block_tokens);
@@ -67,6 +69,11 @@ const Ledger::Record& Ledger::record(Handle handle) const {
 
 Ledger::Record& Ledger::record(Handle handle) {
   return const_cast<Record&>(static_cast<const Ledger*>(this)->record(handle));
+}
+
+void Ledger::touch(uint32_t id, Tick now) {
+  records_[id].last_use = now;
+  records_[id].last_step = step_;
 }
 
 // Takes a block out of whatever counts and lists its present state puts it in. enter() is the reverse.
@@ -120,7 +127,7 @@ std::optional<Handle> Ledger::take(Tick now) {
   const uint32_t id = free_first_;
   Record& r = records_[id];
   ++r.generation;
-  r.last_use = now;
+  touch(id, now);
   apply(id, Move::kTake);
   return Handle{BlockId{id}, r.generation};
 }
@@ -140,15 +147,15 @@ std::optional<Handle> Ledger::copy_on_write(Handle source, Tick now) {
 }
 
 void Ledger::hit(Handle entry, Tick now) {
-  Record& r = record(entry);
-  r.last_use =
-      now;  // a cached leaf is reordered by the move below: it leaves the heap under its place, not its key
+  const Record& r = record(entry);
+  // A cached leaf is reordered by the move below: it leaves the heap under its place, not its key.
+  touch(raw(entry.id), now);
   apply(raw(entry.id), r.owners == 0 ? Move::kHitCached : Move::kHitBoth);
 }
 
 void Ledger::drop(Handle block, Tick now) {
-  Record& r = record(block);
-  r.last_use = now;
+  const Record& r = record(block);
+  touch(raw(block.id), now);
   const bool last = r.owners <= 1;
   if (r.registered) {
     apply(raw(block.id), last ? Move::kDropBothLast : Move::kDropBoth);
@@ -191,7 +198,7 @@ LedgerStats Ledger::stats() const {
 BlockInfo Ledger::info(BlockId id) const {
   TALLY_CHECK(raw(id) < config_.blocks, "no such block", raw(id), config_.blocks);
   const Record& r = records_[raw(id)];
-  return {r.state(), r.owners, r.fill, r.depth, r.last_use};
+  return {r.state(), r.owners, r.fill, r.depth, r.last_use, step_ - r.last_step};
 }
 
 }  // namespace tally::kv

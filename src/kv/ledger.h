@@ -3,32 +3,30 @@
 // index). Pure bookkeeping, single-threaded: no bytes, no clock (ticks are passed in), no iteration order
 // that depends on addresses. Source: docs/scheduler.md.
 //
-// | state  | owners | registered | may be written                          |
-// |--------|--------|------------|-----------------------------------------|
-// | free   | 0      | no         | no                                      |
-// | held n | n >= 1 | no         | iff n = 1, rows at and after the fill   |
-// | cached | 0      | yes        | no                                      |
-// | both n | n >= 1 | yes        | no                                      |
+// | state  | owners | registered | may be written                        |
+// | free   | 0      | no         | no                                    |
+// | held n | n >= 1 | no         | iff n = 1, rows at and after the fill |
+// | cached | 0      | yes        | no                                    |
+// | both n | n >= 1 | yes        | no                                    |
 //
-// | move       | from -> to                                                    | when |
-// |------------|---------------------------------------------------------------|-----------------------------------|
-// | take       | free -> held 1, generation + 1                                | growth, admission | | share
-// | held n -> held n+1; both n -> both n+1                        | fork                              | | hit
-// | cached -> both 1; both n -> both n+1                          | prefix match, tokens compared     | |
-// register   | held n -> both n                                              | full and committed | | drop |
-// held n -> held n-1, held 1 -> free, both n -> both n-1, both 1 -> cached | end, cancel, preempt   | | copy
-// | a source with n >= 2 loses one owner, a block is taken        | first write into a shared tail    | |
-// evict      | cached -> free, leaves only                                   | take, when none is free | |
-// unregister | both n -> held n; cached -> free                              | reset; a cached block that
-// only   | |            |                                                               | owned descendants
-// keep from take  | Any other move is a CHECK. Invariants L1 ... L10 of the reference are recounted by
-// check().
+// | move       | from -> to                                          | when                               |
+// | take       | free -> held 1, generation + 1                      | growth, admission                  |
+// | share      | held n -> held n+1; both n -> both n+1              | fork                               |
+// | hit        | cached -> both 1; both n -> both n+1                | prefix match, tokens compared      |
+// | register   | held n -> both n                                    | full and committed                 |
+// | drop       | n -> n-1; the last: held -> free, both -> cached    | end, cancel, preempt               |
+// | copy       | a source with n >= 2 loses one, a block is taken    | first write into a shared tail     |
+// | evict      | cached -> free, leaves only                         | take, when none is free            |
+// | unregister | both n -> held n; cached -> free                    | reset; take, when only owned ones  |
+// |            |                                                     | below keep a cached one from going |
 //
+// Any other move is a CHECK. check() recounts invariants L1 ... L10 of the reference.
 // Eviction order: cached leaves by (last-use tick, deeper first, id). Free list: last freed first, then
 // ascending ids.
 
 #include "base/ids.h"
 #include "kv/block_table.h"
+#include "kv/event_ring.h"
 
 #include <array>
 #include <cstddef>
@@ -46,6 +44,7 @@ struct LedgerConfig {
   uint32_t blocks = 0, block_tokens = 64;
   bool prefix_cache = true;
   uint32_t hash_bits = 64;  // tests cut it: outputs must not change
+  uint32_t events_kept = 0;
 };
 
 struct LedgerStats {
@@ -84,6 +83,7 @@ struct BlockInfo {
   BlockState state = BlockState::kFree;
   uint32_t owners = 0, fill = 0, depth = 0;
   Tick last_use = 0;
+  uint64_t age_steps = 0;  // steps begun since the last use
 };
 
 class Ledger {
@@ -126,6 +126,9 @@ class Ledger {
   uint32_t block_tokens() const { return config_.block_tokens; }
   bool prefix_cache() const { return config_.prefix_cache; }
   uint64_t epoch() const { return epoch_; }  // grows with each reset: older sequences register nothing more
+  // Register, evict, unregister and reset, in order: replayed from the first, the entries there are.
+  const EventRing& events() const { return events_; }
+  void begin_step() { ++step_; }  // for ages only: nothing is decided by it
   LedgerStats stats() const;
   BlockInfo info(BlockId id) const;
   // The ids an entry stands for.
@@ -138,7 +141,7 @@ class Ledger {
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
   struct Record {
-    uint64_t generation = 0, hash = 0;
+    uint64_t generation = 0, hash = 0, last_step = 0;
     Tick last_use = 0;
     Namespace space{};
     Handle parent = kRoot;
@@ -160,10 +163,12 @@ class Ledger {
   Record& record(Handle handle);
   std::span<const TokenId> ids_of(uint32_t id) const;
   void apply(uint32_t id, Move move);
+  void touch(uint32_t id, Tick now);
   void leave(uint32_t id);
   void enter(uint32_t id);
   void unlink(uint32_t id, Move move);
   void unregister_subtree(uint32_t id);
+  void tell(Event::Kind kind, uint32_t id);
   void make_room();
   uint64_t key_hash(const BlockKey& key) const;
   bool equals(uint32_t id, const BlockKey& key) const;
@@ -184,7 +189,9 @@ class Ledger {
   std::array<uint32_t, 4> counts_{};
   std::array<uint64_t, kMoveCount> moves_{};
   uint32_t shared_ = 0;
-  uint64_t waste_tokens_ = 0, hash_mismatches_ = 0, epoch_ = 0;
+  uint64_t waste_tokens_ = 0, hash_mismatches_ = 0, epoch_ = 0, step_ = 0;
+  EventRing events_;
+  bool telling_ = true;  // false inside a reset, which is one event
 };
 
 // Bytes a ledger allocates (the plan's "prefix index" line).

@@ -67,7 +67,20 @@ Handle Ledger::register_block(Handle block, const BlockKey& key) {
   r.bucket_next = bucket;
   bucket = id;
   apply(id, Move::kRegister);
+  tell(Event::Kind::kBlockStored, id);
   return block;
+}
+
+// A record's part in an event. Call while its parent is known.
+void Ledger::tell(Event::Kind kind, uint32_t id) {
+  if (!telling_ || config_.events_kept == 0) return;  // simulations keep none
+  const Record& r = records_[id];
+  Event event{.kind = kind, .block = {BlockId{id}, r.generation}, .hash = r.hash};
+  event.space = XXH3_64bits(r.space.data(), sizeof(Namespace));
+  if (kind != Event::Kind::kBlockStored) return events_.add(event, {});
+  event.parent = r.parent;
+  if (r.parent != kRoot) event.parent_hash = record(r.parent).hash;
+  events_.add(event, ids_of(id));
 }
 
 bool Ledger::is_entry(Handle handle) const {
@@ -97,6 +110,7 @@ void Ledger::unlink(uint32_t id, Move move) {
   Record& r = records_[id];
   TALLY_CHECK(r.registered && r.children == 0, "only a leaf leaves the index: block, children", id,
               r.children);
+  tell(Event::Kind::kBlockRemoved, id);
   index_remove(id);
   apply(id, move);
   if (r.parent == kRoot) return;
@@ -124,9 +138,12 @@ void Ledger::unregister_subtree(uint32_t id) {
 
 uint32_t Ledger::reset_prefix() {
   const uint32_t free_before = count(BlockState::kFree);
+  telling_ = false;
   for (uint32_t id = config_.blocks; id-- > 0;) {
     if (records_[id].registered) unregister_subtree(id);
   }
+  telling_ = true;
+  events_.add({.kind = Event::Kind::kAllBlocksCleared}, {});
   ++epoch_;
   return count(BlockState::kFree) - free_before;
 }

@@ -1,23 +1,12 @@
-#include "kv/ledger.h"
+#include "kv/random_walk_test_support.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include <map>
-
 namespace tally::kv {
 namespace {
 
-using Ids = std::vector<TokenId>;
-
-constexpr Namespace kSpace{1, 2, 3, 4};
 constexpr Namespace kOther{1, 2, 3, 5};
-
-Ids ids_of(std::initializer_list<int> list) {
-  Ids out;
-  for (const int i : list) out.push_back(TokenId{i});
-  return out;
-}
 
 Ledger small(uint32_t blocks = 4, uint32_t hash_bits = 64) { return Ledger({blocks, 2, true, hash_bits}); }
 
@@ -27,13 +16,6 @@ Handle fill_and_register(Ledger& ledger, BlockTable& table, Handle parent, const
   table.push(*ledger.take(1));
   ledger.commit_rows(table.back(), 2);
   return ledger.register_block(table.back(), {parent, &space, ids});
-}
-
-void drop_all(Ledger& ledger, BlockTable& table, Tick now) {
-  while (!table.empty()) {
-    ledger.drop(table.back(), now);
-    table.pop();
-  }
 }
 
 void check(const Ledger& ledger, std::initializer_list<const BlockTable*> tables) {
@@ -217,119 +199,25 @@ TEST(LedgerDeath, IllegalMovesAndStaleHandlesEndTheProcess) {
 }
 
 TEST(Ledger, BytesAreWhatTheConstructorAllocates) {
-  // 100 records of 192 bytes, 100 * 16 ids, 100 places in the eviction order, 128 buckets.
-  EXPECT_EQ(ledger_bytes({100, 16, true, 64}), 100U * 192 + 100 * 16 * 4 + 100 * 4 + 128 * 4);
+  // 100 records of 192 bytes, 100 * 16 ids, 100 places in the eviction order, 128 buckets; 8 events of 64
+  // bytes and 16 ids.
+  const size_t bytes = 100U * 192 + 100 * 16 * 4 + 100 * 4 + 128 * 4;
+  EXPECT_EQ(ledger_bytes({100, 16, true, 64}), bytes);
+  EXPECT_EQ(ledger_bytes({100, 16, true, 64, 8}), bytes + 8U * (64 + 16 * 4));
 }
 
-// A few sequences that fork, write, register, hit and end at random, with a recount after each move.
-class RandomWalk {
- public:
-  explicit RandomWalk(uint32_t hash_bits) : ledger_({12, 2, true, hash_bits}), walkers_(5) {}
-
-  void step(uint32_t dice) {
-    Walker& w = walkers_[dice % walkers_.size()];
-    ++now_;
-    dice /= 8;
-    switch (dice % 12) {
-      case 0:
-      case 1:
-      case 2:
-      case 3:
-      case 4:
-      case 5:
-        write(w, static_cast<int>(dice / 16 % 2));
-        break;
-      case 6:
-      case 7:
-        fork(w, walkers_[dice / 16 % walkers_.size()]);
-        break;
-      case 8:
-        match(w, dice / 16);
-        break;
-      case 9:
-      case 10:
-        end(w);
-        break;
-      default:
-        if (dice / 16 % 8 == 0) reset();
-    }
-    std::vector<const BlockTable*> tables;
-    for (const Walker& each : walkers_) tables.push_back(&each.table);
-    ledger_.check(tables);
-  }
-
-  Ledger& ledger() { return ledger_; }
-
- private:
-  struct Walker {
-    BlockTable table;
-    std::vector<Handle> chain;
-    Ids ids;
-    uint64_t epoch = 0;
-  };
-
-  // One more token; the shared tail is copied before.
-  void write(Walker& w, int token) {
-    const uint32_t row = static_cast<uint32_t>(w.ids.size() % 2);
-    if (row == 0) {
-      const auto block = ledger_.take(now_);
-      if (!block) return end(w);
-      if (w.table.empty()) w.epoch = ledger_.epoch();
-      w.table.push(*block);
-    } else if (ledger_.owners(w.table.back()) > 1) {
-      const auto copy = ledger_.copy_on_write(w.table.back(), now_);
-      if (!copy) return end(w);
-      w.table.pop();
-      w.table.push(*copy);
-    }
-    ledger_.expect_writable(w.table.back(), row);
-    w.ids.push_back(TokenId{token});
-    ledger_.commit_rows(w.table.back(), row + 1);
-    if (row == 1) register_full(w);
-  }
-
-  void register_full(Walker& w) {
-    if (w.epoch != ledger_.epoch()) return;
-    while (!w.chain.empty() && !ledger_.is_entry(w.chain.back())) w.chain.pop_back();
-    for (size_t i = w.chain.size(); i < w.ids.size() / 2; ++i) {
-      const Handle parent = i == 0 ? kRoot : w.chain.back();
-      w.chain.push_back(
-          ledger_.register_block(w.table[i], {parent, &kSpace, std::span(w.ids).subspan(2 * i, 2)}));
-    }
-  }
-
-  void fork(const Walker& from, Walker& to) {
-    if (&from == &to) return;
-    end(to);
-    for (uint32_t i = 0; i < from.table.size(); ++i) ledger_.share(from.table[i]);
-    to = from;
-  }
-
-  void match(Walker& w, uint32_t dice) {
-    end(w);
-    w.epoch = ledger_.epoch();
-    for (; dice > 0; dice /= 4) {
-      const Ids ids = ids_of({static_cast<int>(dice % 2), static_cast<int>(dice / 2 % 2)});
-      const auto entry = ledger_.find({w.chain.empty() ? kRoot : w.chain.back(), &kSpace, ids});
-      if (!entry) return;
-      ledger_.hit(*entry, now_);
-      w.table.push(*entry);
-      w.chain.push_back(*entry);
-      w.ids.insert(w.ids.end(), ids.begin(), ids.end());
-    }
-  }
-
-  void end(Walker& w) {
-    drop_all(ledger_, w.table, now_);
-    w = Walker{};
-  }
-
-  void reset() { ledger_.reset_prefix(); }
-
-  Ledger ledger_;
-  std::vector<Walker> walkers_;
-  Tick now_ = 0;
-};
+TEST(Ledger, AgesInStepsSinceTheLastUse) {
+  Ledger ledger = small();
+  BlockTable table;
+  table.push(*ledger.take(1));
+  const BlockId id = table.back().id;
+  EXPECT_EQ(ledger.info(id).age_steps, 0U);
+  for (int i = 0; i < 3; ++i) ledger.begin_step();
+  EXPECT_EQ(ledger.info(id).age_steps, 3U);
+  ledger.drop(table.back(), 2);
+  EXPECT_EQ(ledger.info(id).age_steps, 0U);
+  EXPECT_EQ(ledger.info(BlockId{3}).age_steps, 3U);
+}
 
 RC_GTEST_PROP(LedgerProperty, EveryInvariantHoldsAfterEveryMove,
               (const std::vector<uint32_t>& dice, bool cut)) {

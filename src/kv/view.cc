@@ -32,6 +32,12 @@ PoolShape make_pool_shape(std::vector<tensor::KvLayout> layers, uint32_t blocks)
   return shape;
 }
 
+void View::copy_block(LayerIdx at, BlockId from, BlockId to) const {
+  TALLY_CHECK(raw(from) < shape_->blocks && raw(to) < shape_->blocks, "no such block:", raw(from), raw(to));
+  const size_t bytes = layout(at).block_bytes;
+  std::memcpy(layer(at) + raw(to) * bytes, layer(at) + raw(from) * bytes, bytes);
+}
+
 void View::poison(BlockId block) const {
   TALLY_CHECK(raw(block) < shape_->blocks, "no such block:", raw(block), shape_->blocks);
   for (size_t i = 0; i < shape_->layers.size(); ++i) {

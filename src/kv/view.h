@@ -39,6 +39,9 @@ class View {
   const tensor::KvLayout& layout(LayerIdx layer) const { return shape_->layers[raw(layer)]; }
   std::byte* layer(LayerIdx layer) const { return pool_ + shape_->layer_offset[raw(layer)]; }
 
+  // Copies a block's bytes in one layer. Rows are encoded one by one, so the rows that `from` has not yet are
+  // only garbage in `to`.
+  void copy_block(LayerIdx layer, BlockId from, BlockId to) const;
   // Fills a block's bytes in every layer with 0xFF: NaN scales, so that a read of unwritten rows shows (tests).
   void poison(BlockId block) const;
 

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "sample/exp_log.h"
+#include "sample/masks.h"
 #include "sample/philox.h"
 #include "sample/row.h"
 
@@ -41,14 +42,6 @@ size_t mask(std::span<float> logits, std::span<const TokenId> ids) {
     value = kMasked;
     ++count;
   }
-  return count;
-}
-
-size_t apply_masks(std::span<float> logits, const Params& params, const Context& context) {
-  const bool too_early = context.generated.size() < params.min_tokens;
-  size_t count = mask(logits, context.suppressed_ids);
-  if (too_early || params.ignore_eos) count += mask(logits, context.end_ids);
-  if (too_early) count += mask(logits, params.stop_ids);
   return count;
 }
 
@@ -233,11 +226,15 @@ size_t draw(std::span<float> row, float max, const Params& params, double random
   return draw_by_weight(row.size(), random * total, scratch);
 }
 
-bool contains(std::span<const TokenId> ids, TokenId id) {
-  return std::find(ids.begin(), ids.end(), id) != ids.end();
-}
-
 }  // namespace
+
+size_t apply_masks(std::span<float> logits, const Params& params, const Context& context) {
+  const bool too_early = context.generated.size() < params.min_tokens;
+  size_t count = mask(logits, context.suppressed_ids);
+  if (too_early || params.ignore_eos) count += mask(logits, context.end_ids);
+  if (too_early) count += mask(logits, params.stop_ids);
+  return count;
+}
 
 Pick pick(std::span<float> logits, const Params& params, const Context& context, Scratch& scratch) {
   Scratch::State& state = scratch.state();

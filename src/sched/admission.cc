@@ -16,7 +16,8 @@ kv::BlockKey block_key(const Core& core, const Sequence& seq, kv::Handle parent,
 
 // May this sequence put blocks into the index, and go on from those it has?
 bool chains(const Core& core, const Sequence& seq) {
-  return core.ledger.prefix_cache() && (seq.table.empty() || seq.epoch == core.ledger.epoch());
+  return core.ledger.prefix_cache() && !core.reserves() && !seq.is_beam() &&
+         (seq.table.empty() || seq.epoch == core.ledger.epoch());
 }
 
 // The entries that continue the sequence's table, into core.path. The last known token is never taken from
@@ -57,6 +58,7 @@ bool is_deferred(const Core& core, const Sequence& seq) {
 
 // Blocks that running prefills were admitted with and have not taken yet.
 uint64_t promised_blocks(const Core& core) {
+  if (core.reserves()) return 0;
   uint64_t sum = 0;
   for (const Sequence* seq : core.running) {
     if (seq->state == SeqState::kPrefilling) sum += core.blocks_for(seq->known()) - seq->table.size();
@@ -66,19 +68,22 @@ uint64_t promised_blocks(const Core& core) {
 
 // The whole known text must fit, and the watermark beyond it; nothing is reserved for output.
 bool fits(const Core& core, const Sequence& seq) {
+  if (core.reserves()) return core.has(reservation_blocks(core) * (1 + uint64_t{seq.unborn.size()}));
   uint64_t cached_on_path = 0;
   for (const kv::Handle entry : core.path) cached_on_path += core.ledger.owners(entry) == 0 ? 1 : 0;
   const uint64_t missing = core.blocks_for(seq.known()) - seq.table.size() - core.path.size();
   const uint64_t watermark = core.running.empty() ? 0 : core.watermark;
   const uint64_t margin = seq.state == SeqState::kPreempted ? 2 * watermark : 1 + watermark;
-  return missing + margin + cached_on_path + promised_blocks(core) <= core.ledger.available();
+  const uint64_t aside = blocks_to_set_aside(core, seq);
+  const uint64_t for_choices = aside > 0 ? aside : seq.unborn.size();
+  return core.has(missing + margin + for_choices + cached_on_path + promised_blocks(core));
 }
 
 // A prompt of whole blocks that are all in the index: the last block is computed again, for its last token's
 // logits.
 void count_full_hit(Core& core, const Sequence& seq) {
   const uint32_t last = (seq.known() - 1) / core.block_tokens;
-  if (!core.ledger.prefix_cache() || seq.known() % core.block_tokens != 0 || seq.chain.size() != last) return;
+  if (!chains(core, seq) || seq.known() % core.block_tokens != 0 || seq.chain.size() != last) return;
   const kv::Handle parent = seq.chain.empty() ? kv::kRoot : seq.chain.back();
   if (core.ledger.find(block_key(core, seq, parent, last))) {
     core.totals.cached_recomputed_tokens += core.block_tokens;
@@ -96,6 +101,10 @@ void admit(Core& core, Sequence& seq, Tick now) {
   }
   const uint32_t hit_tokens = static_cast<uint32_t>(core.path.size()) * core.block_tokens;
   seq.computed += hit_tokens;
+  seq.tenant->served += seq.remaining();
+  if (core.reserves()) take_reservation(core, seq, now);
+  set_aside(core, seq);
+  core.seats_unborn += static_cast<uint32_t>(seq.unborn.size());
   seq.stats.blocks_peak = std::max(seq.stats.blocks_peak, seq.table.size());
   if (returns) {
     if (hit_tokens > 0) core.count(Branch::kReturnHit);
@@ -122,15 +131,14 @@ void admit_by_force(Core& core, Sequence& seq, Tick now) {
   core.count(Branch::kForced);
   match_prefix(core, seq);
   admit(core, seq, now);
-  const uint32_t missing = core.blocks_for(seq.known()) - seq.table.size();
-  for (size_t i = core.waiting.size(); i-- > 0 && core.ledger.available() < missing;) {
+  const uint32_t missing = core.reserves() ? 0 : core.blocks_for(seq.known()) - seq.table.size();
+  for (size_t i = core.waiting.size(); i-- > 0 && !core.has(missing);) {
     if (core.waiting[i]->table.empty()) continue;
     core.count(Branch::kForcedTake);
     preempt(core, *core.waiting[i], seq, missing, now);
   }
-  TALLY_CHECK(core.ledger.available() >= missing,
-              "S4: what the door let in does not fit alone: sequence, missing, available", raw(seq.id),
-              missing, core.ledger.available());
+  TALLY_CHECK(core.has(missing), "S4: what the door let in does not fit alone: sequence, missing, available",
+              raw(seq.id), missing, core.ledger.available());
 }
 
 // May later ones still pass the blocked head of the line?
@@ -169,33 +177,53 @@ void extend_chain(Core& core, Sequence& seq) {
   }
 }
 
+namespace {
+
+// Orders the line from `from` on: in turn between tenants, by rank within one.
+void take_turns(Core& core, size_t from) {
+  if (core.tenants.size() < 2) return;
+  std::sort(core.line.begin() + static_cast<ptrdiff_t>(from), core.line.end(),
+            [](const Sequence* a, const Sequence* b) {
+              return a->tenant->served != b->tenant->served ? a->tenant->served < b->tenant->served
+                                                            : a->before(*b);
+            });
+}
+
+}  // namespace
+
 void admit_waiting(Core& core, Tick now) {
   core.totals.deferred = 0;
   Sequence* head = nullptr;  // the first that does not fit
-  for (size_t i = 0; i < core.waiting.size();) {
-    if (core.running.size() >= core.seats) {
+  const bool batch_closed = core.config.batching == Batching::kStatic && !core.running.empty();
+  core.line.assign(core.waiting.begin(), core.waiting.end());
+  take_turns(core, 0);
+  for (size_t i = 0; i < core.line.size(); ++i) {
+    Sequence& seq = *core.line[i];
+    if (core.seats_taken() + 1 + seq.unborn.size() > core.seats) {
       core.count(Branch::kNoSeat);
       break;
     }
     if (head != nullptr && !door_open(core, *head, now)) break;
-    Sequence& seq = *core.waiting[i];
+    if (batch_closed && seq.state == SeqState::kWaiting) {
+      core.count(Branch::kBatchClosed);
+      continue;
+    }
     match_prefix(core, seq);
     if (is_deferred(core, seq)) {
       core.count(Branch::kDeferred);
       ++core.totals.deferred;
-      ++i;
     } else if (fits(core, seq)) {
       if (head != nullptr) {
         core.count(Branch::kPassed);
         ++head->passes;
       }
       count_admission(core, seq, core.running.empty());
-      admit(core, seq, now);  // leaves waiting: i is now the next one
+      admit(core, seq, now);
+      take_turns(core, i + 1);
     } else {
       core.count(Branch::kBlocked);
       if (head == nullptr) head = &seq;
       if (!seq.blocked_since) seq.blocked_since = now;
-      ++i;
     }
   }
   if (core.running.empty() && !core.waiting.empty()) admit_by_force(core, *core.waiting.front(), now);

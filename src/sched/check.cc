@@ -34,8 +34,10 @@ void check_sequence(const Core& core, const Sequence& seq) {
   TALLY_CHECK(seq.computed + rows <= seq.known() && seq.known() <= seq.tokens_max,
               "tokens: computed, known, limit", raw(seq.id), seq.computed + rows, seq.known(),
               seq.tokens_max);
-  TALLY_CHECK(seq.table.size() == core.blocks_for(seq.computed + uint64_t{rows}), "L5: blocks of a sequence",
-              raw(seq.id), seq.table.size(), seq.computed + rows);
+  const bool runs = seq.state == SeqState::kPrefilling || seq.state == SeqState::kDecoding;
+  TALLY_CHECK(seq.table.size() == (core.reserves() && runs ? reservation_blocks(core)
+                                                           : core.blocks_for(seq.computed + uint64_t{rows})),
+              "L5: blocks of a sequence", raw(seq.id), seq.table.size(), seq.computed + rows);
   TALLY_CHECK(seq.state != SeqState::kWaiting || seq.table.empty(), "waiting with blocks", raw(seq.id),
               seq.table.size());
   TALLY_CHECK(seq.state != SeqState::kDecoding || seq.remaining() == 1, "decoding with rows left",
@@ -54,14 +56,65 @@ void check_sequence(const Core& core, const Sequence& seq) {
   }
 }
 
+// Choices that wait to be forked: in no list, without blocks but those reserved for them.
+void check_unborn(const Core& core, const Sequence& root, std::vector<const kv::BlockTable*>& tables) {
+  TALLY_CHECK(root.unborn.empty() || root.known() == root.prompt, "unborn choices of one that generates",
+              raw(root.id));
+  for (const Sequence* child : root.unborn) {
+    TALLY_CHECK(child->state == SeqState::kWaiting && child->family == root.family && child->unborn.empty() &&
+                    child->known() == child->prompt && child->before(root) == false,
+                "an unborn choice", raw(child->id), static_cast<int>(child->state));
+    TALLY_CHECK(child->table.empty() || core.reserves(), "an unborn choice with blocks", raw(child->id));
+    tables.push_back(&child->table);
+  }
+}
+
+// What beams may still take is what they could have, less the blocks that are theirs alone.
+void check_reserve(const Core& core) {
+  uint64_t reserved = 0;
+  for (const Sequence* seq : core.running) {
+    if (!seq->family || !seq->family->beams || core.reserves()) continue;
+    if (seq != seq->family->members.front()) continue;
+    reserved += seq->family->reserve;
+    std::vector<BlockId> own;
+    for (const Sequence* beam : seq->family->members) {
+      TALLY_CHECK(!seq->is_beam() || (beam->is_beam() && beam->known() == seq->known()), "beams out of step",
+                  raw(beam->id));
+      for (uint32_t i = seq->prompt / core.block_tokens; seq->is_beam() && i < beam->table.size(); ++i)
+        own.push_back(beam->table[i].id);
+    }
+    std::ranges::sort(own);
+    own.erase(std::ranges::unique(own).begin(), own.end());
+    const uint64_t most = uint64_t{seq->family->members.size()} *
+                          core.blocks_for(seq->tokens_max - seq->prompt + seq->prompt % core.block_tokens);
+    const uint64_t taken = seq->is_beam() ? own.size() : seq->prompt % core.block_tokens > 0 ? 1 : 0;
+    TALLY_CHECK(seq->family->reserve + taken == most, "blocks set aside for beams", raw(seq->id),
+                seq->family->reserve, taken, most);
+  }
+  TALLY_CHECK(reserved == core.reserved && core.has(0), "blocks set aside", reserved, core.reserved,
+              core.ledger.available());
+}
+
 }  // namespace
 
 void check_core(const Core& core) {
   check_list(core, core.running, true);
   check_list(core, core.waiting, false);
-  TALLY_CHECK(core.running.size() <= core.seats, "S1: sequences", core.running.size(), core.seats);
-  TALLY_CHECK(core.running.size() + core.waiting.size() + core.gone.size() == core.sequences.size(),
-              "S2: running, waiting, ended, known", core.running.size(), core.waiting.size(),
+  TALLY_CHECK(core.seats_taken() <= core.seats, "S1: sequences", core.running.size(), core.seats_unborn,
+              core.seats);
+  size_t unborn = 0, unborn_running = 0;
+  for (const Sequence* seq : core.waiting) unborn += seq->unborn.size();
+  for (const Sequence* seq : core.running) unborn_running += seq->unborn.size();
+  TALLY_CHECK(unborn_running == core.seats_unborn, "S1: seats kept for forks", unborn_running,
+              core.seats_unborn);
+  TALLY_CHECK(core.running.size() + core.waiting.size() + unborn + unborn_running + core.gone.size() ==
+                  core.sequences.size(),
+              "S2: running, waiting, unborn, ended, known", core.running.size(), core.waiting.size(),
+              unborn + unborn_running, core.gone.size(), core.sequences.size());
+  check_reserve(core);
+  uint64_t live = 0;
+  for (const auto& tenant : core.tenants) live += tenant->live;
+  TALLY_CHECK(live + core.gone.size() == core.sequences.size(), "sequences of tenants", live,
               core.gone.size(), core.sequences.size());
   uint32_t never_scheduled = 0, rows = 0;
   uint64_t waiting_tokens = 0;
@@ -83,6 +136,7 @@ void check_core(const Core& core) {
     for (const Sequence* seq : *list) {
       check_sequence(core, *seq);
       tables.push_back(&seq->table);
+      check_unborn(core, *seq, tables);
     }
   }
   for (const Sequence* seq : core.gone) {

@@ -31,25 +31,56 @@ enum class Branch : uint8_t {
   kVictimRunning,
   kVictimImmune,  // no other candidate: an immune one
   kImmuneSpared,
-  kSharedSpared,   // all its blocks are shared: preempting it frees nothing
-  kOwnVictim,      // the requester is the last in order: it stands still in this step
-  kStandstill,     // no row at all: the oldest takes what it needs
-  kPrefillShort,   // a chunk was cut because no block was left
-  kChainRestored,  // a sequence registers its own blocks where another's entry it built on has gone
+  kSharedSpared,    // all its blocks are shared: preempting it frees nothing
+  kOwnVictim,       // the requester is the last in order: it stands still in this step
+  kStandstill,      // no row at all: the oldest takes what it needs
+  kPrefillShort,    // a chunk was cut because no block was left
+  kChainRestored,   // a sequence registers its own blocks where another's entry it built on has gone
+  kForked,          // a choice began with another's last prompt row
+  kHeir,            // the choice that computed the prompt was cancelled: another goes on with its blocks
+  kCopied,          // a block was copied for a first write
+  kBeamMoved,       // a beam went on from another's tokens
+  kBatchClosed,     // static batching: no one is admitted to a batch under way
+  kPrefillBudget,   // a chunk was cut to keep the step within its time
+  kPrefillSkipped,  // ... or left out, every second step
 };
-inline constexpr size_t kBranchCount = static_cast<size_t>(Branch::kChainRestored) + 1;
+inline constexpr size_t kBranchCount = static_cast<size_t>(Branch::kPrefillSkipped) + 1;
 
 inline constexpr uint32_t kPassesMax = 8;         // later ones admitted before a blocked one,
 inline constexpr Tick kPassTicksMax = 5'000'000;  // or for this long
 inline constexpr uint32_t kImmuneTokens =
     16;  // tokens after a return during which others are preempted first
 
+// A waiting request moves ahead by one level of priority each so many ticks.
+inline constexpr Tick kAgeTicks = 10'000'000;
+inline constexpr uint32_t kLatencyRowsMin = 16;  // rows a prompt gets at least every second step
+
+struct Sequence;
+
+// Who shares the machine. Served grows with prompt rows at admission and with every generated row; one that
+// was away begins level with the one that has least.
+struct Tenant {
+  uint64_t id = 0, served = 0;
+  uint32_t live = 0;  // sequences that have not ended
+};
+
+// The choices of one request, and what its beams may still take.
+struct Family {
+  std::vector<Sequence*> members;  // that have not ended, by id
+  bool beams = false;
+  uint32_t reserve = 0;  // blocks its beams may still take
+};
+
 struct Sequence {
   SeqId id{};
   SeqState state = SeqState::kWaiting;
   kv::Namespace space{};
   Tick arrival = 0, deadline = 0;
-  std::vector<TokenId> tokens;  // prompt, then generated; capacity for all of them from the start
+  Tick rank = 0;  // order of waiting, running and being spared: arrival, moved by priority
+  Tenant* tenant = nullptr;
+  std::shared_ptr<Family> family;  // null: one choice
+  std::vector<Sequence*> unborn;   // choices that begin with this one's last prompt row
+  std::vector<TokenId> tokens;     // prompt, then generated; capacity for all of them from the start
   uint32_t prompt = 0, tokens_max = 0;
   uint32_t computed = 0;       // positions whose rows are committed
   uint32_t computed_peak = 0;  // ... before any preemption
@@ -67,37 +98,55 @@ struct Sequence {
   uint32_t known() const { return static_cast<uint32_t>(tokens.size()); }
   uint32_t remaining() const { return known() - computed; }
   bool before(const Sequence& other) const {
-    return arrival != other.arrival ? arrival < other.arrival : raw(id) < raw(other.id);
+    return rank != other.rank ? rank < other.rank : raw(id) < raw(other.id);
   }
+  // One of several beams that step together. They are never preempted: their blocks are reserved.
+  bool is_beam() const { return family && family->beams && unborn.empty() && known() > prompt; }
 };
 
 struct Core {
   Core(const Config& config_in, kv::Ledger& ledger_in);
 
   Config config;
+  StepCost cost;
   kv::Ledger& ledger;
   uint32_t block_tokens;
   uint32_t seats;      // min(seqs_max, step_tokens): every decoding sequence has a row in every step
   uint32_t watermark;  // blocks kept for growth when others run
 
   std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences;  // found by id, never iterated
-  std::vector<Sequence*> waiting, running;  // by (arrival, id); waiting holds the preempted ones too
-  std::vector<Sequence*> gone;              // ended; kept until the next plan
-  uint32_t never_scheduled = 0;             // of waiting: not preempted
-  uint64_t waiting_tokens = 0;              // their prompts
-  bool left_waiting = false;                // the last plan could not take everyone
+  std::vector<Sequence*> waiting, running;       // by (arrival, id); waiting holds the preempted ones too
+  std::vector<std::unique_ptr<Tenant>> tenants;  // with live sequences, by id
+  std::vector<Sequence*> line;                   // scratch of admission
+  std::vector<Sequence*> gone;                   // ended; kept until the next plan
+  uint32_t seats_unborn = 0;                     // choices that running ones will fork
+  uint32_t reserved = 0;                         // blocks that beams may still take
+  uint32_t never_scheduled = 0;                  // of waiting: not preempted
+  uint64_t waiting_tokens = 0;                   // their prompts
+  bool left_waiting = false;                     // the last plan could not take everyone
 
   StepPlan plan;
   std::vector<Sequence*> planned;  // the sequence of each entry of plan.rows
   std::vector<Sequence*> order;    // scratch of the prefill shares
-  std::vector<kv::Handle> path;    // scratch of the prefix match
-  std::vector<Ended> ended;        // of commit and abandon
+  struct Result {
+    Sequence* seq;
+    const Outcome* outcome;
+  };
+  std::vector<Result> results;        // scratch of commit
+  std::vector<kv::Handle> path;       // scratch of the prefix match
+  std::vector<Ended> ended;           // of commit and abandon
+  std::vector<BlockCopy> copies_due;  // of forks that copy: for the next plan
+  bool prefill_skipped = false;       // by the last step, to keep its time
   bool in_flight = false;
   QueueStats totals;
   std::array<uint64_t, kBranchCount> branches{};
 
   Sequence& find(SeqId seq) const;
   void count(Branch branch) { ++branches[static_cast<size_t>(branch)]; }
+  bool reserves() const { return config.allocator == Allocator::kReserve; }
+  // Can anyone but beams take so many blocks?
+  bool has(uint64_t blocks) const { return ledger.available() >= reserved + blocks; }
+  uint32_t seats_taken() const { return static_cast<uint32_t>(running.size()) + seats_unborn; }
   uint32_t blocks_for(uint64_t tokens) const {
     return static_cast<uint32_t>((tokens + block_tokens - 1) / block_tokens);
   }
@@ -105,6 +154,10 @@ struct Core {
 
 // door.cc: queue bounds and what never fits.
 Admission admit_to_queue(Core& core, Request request);
+
+// Finds or makes the tenant, for one more live sequence. leave_tenant is the reverse.
+Tenant* join_tenant(Core& core, uint64_t id);
+void leave_tenant(Core& core, Tenant* tenant);
 
 // admission.cc: from waiting to running.
 void admit_waiting(Core& core, Tick now);
@@ -114,10 +167,17 @@ void extend_chain(Core& core, Sequence& seq);
 // preemption.cc: blocks for growth.
 // Gives the sequence one more block, from the pool or from a later one. False: it stands still in this step.
 bool grow(Core& core, Sequence& seq, Tick now);
+// Makes the last block its own before a row is written into it: a copy if others have it too. False: as
+// above.
+bool own_tail(Core& core, Sequence& seq, Tick now);
 // Makes one block available for the oldest, whatever it takes. Requires: nothing has rows in this step.
 void clear_standstill(Core& core, Sequence& oldest, Tick now);
 // Drops blocks from the tail until `target` are available; a running sequence leaves to wait.
 void preempt(Core& core, Sequence& victim, const Sequence& by, uint32_t target, Tick now);
+
+// cost.cc: how many prompt rows a step may take beside its decode rows, and what the plan should cost.
+uint32_t prefill_rows_max(Core& core, uint32_t decode_rows);
+double predict(const Core& core);
 
 // rows.cc: who computes what in this step.
 void plan_decodes(Core& core, Tick now);
@@ -125,9 +185,29 @@ void plan_prefills(Core& core, Tick now);
 // Plans the oldest alone when nobody else can move.
 void plan_standstill(Core& core, Tick now);
 
+// fork.cc: the choices of one request.
+// Begins the unborn choices of `root` with the blocks of its prompt.
+void begin_choices(Core& core, Sequence& root);
+// The first unborn choice takes over what `seq`, which is about to end and is in no list any more, computed.
+void hand_over(Core& core, Sequence& seq);
+// Beams: `seq` drops what it has and goes on from `parent`'s blocks and tokens. Requires: the tokens of this
+// step are not appended yet.
+void continue_from(Core& core, Sequence& seq, const Sequence& parent, Tick now);
+// Allocator::kReserve: blocks for the longest length, for the sequence and those it will fork.
+uint32_t reservation_blocks(const Core& core);
+void take_reservation(Core& core, Sequence& seq, Tick now);
+// Gives up the last block of the table.
+void drop_tail(Core& core, Sequence& seq, Tick now);
+// What beams may take beyond their prompt: set aside while it runs, taken block by block, released.
+uint32_t blocks_to_set_aside(const Core& core, const Sequence& root);
+void set_aside(Core& core, Sequence& root);
+void take_from_reserve(Core& core, Sequence& seq);
+void release_aside(Core& core, Sequence& seq);
+
 // lifecycle.cc: lists and ends.
 void insert_ordered(std::vector<Sequence*>& list, Sequence& seq);
 void remove_ordered(std::vector<Sequence*>& list, const Sequence& seq);
+// Ends one sequence; who waits to be forked from it ends too, and so do the other beams of its request.
 void end_sequence(Core& core, Sequence& seq, EndReason reason, std::vector<Ended>& into, Tick now);
 void forget_ended(Core& core);
 void apply_cancels_and_deadlines(Core& core, Tick now);

@@ -23,6 +23,10 @@ Core::Core(const Config& config_in, kv::Ledger& ledger_in)
   planned.reserve(seats);
   order.reserve(seats);
   ended.reserve(seats);
+  results.reserve(seats);
+  plan.begins.reserve(seats);
+  plan.copies.reserve(size_t{seats} + (reserves() ? ledger_in.blocks() : 0));
+  copies_due.reserve(reserves() ? ledger_in.blocks() : 0);
   running.reserve(seats + size_t{1});
   path.reserve(config.model_len_max / block_tokens + size_t{1});
 }
@@ -35,22 +39,42 @@ Sequence& Core::find(SeqId seq) const {
 
 namespace {
 
+// Blocks of a request at its longest: the prompt's full ones once, the rest for each choice.
+uint64_t blocks_at_most(const Core& core, uint64_t prompt, uint64_t generated, uint64_t choices) {
+  if (core.reserves()) return choices * reservation_blocks(core);
+  const uint64_t full = prompt / core.block_tokens;
+  return full + choices * core.blocks_for(prompt + generated - full * core.block_tokens);
+}
+
+// The tokens that each choice can generate with all blocks of the pool. Requires: it can generate one.
+uint64_t generated_at_most(const Core& core, uint64_t prompt, uint64_t choices) {
+  const uint64_t context = core.config.model_len_max - prompt;
+  if (core.reserves()) return context;
+  const uint64_t full = prompt / core.block_tokens;
+  const uint64_t each = (core.ledger.blocks() - full) / choices;
+  return std::min(context, (full + each) * core.block_tokens - prompt);
+}
+
 // Refuses what could not finish even alone, and fixes the limit of what could.
 Admission judge_size(const Core& core, const Request& request) {
   Admission out;
   const uint64_t prompt = request.prompt.size();
-  const uint64_t pool_tokens = uint64_t{core.ledger.blocks()} * core.block_tokens;
   const uint64_t asked = request.max_tokens == 0 ? 1 : request.max_tokens;
-  if (prompt + asked > core.config.model_len_max) {
+  if (request.choices > core.seats) {
+    out.refusal = Refusal::kTooManyChoices;
+    out.needed = request.choices;
+    out.available = core.seats;
+  } else if (prompt + asked > core.config.model_len_max) {
     out.refusal = Refusal::kPromptTooLong;
     out.needed = prompt + asked;
     out.available = core.config.model_len_max;
-  } else if (prompt + asked > pool_tokens) {
+  } else if (const uint64_t blocks = blocks_at_most(core, prompt, asked, request.choices);
+             blocks > core.ledger.blocks()) {
     out.refusal = Refusal::kPoolTooSmall;
-    out.needed = core.blocks_for(prompt + asked);
+    out.needed = blocks;
     out.available = core.ledger.blocks();
   } else {
-    const uint64_t room = std::min<uint64_t>(core.config.model_len_max, pool_tokens) - prompt;
+    const uint64_t room = generated_at_most(core, prompt, request.choices);
     out.max_tokens = request.max_tokens == 0 ? static_cast<uint32_t>(room) : request.max_tokens;
   }
   return out;
@@ -62,7 +86,7 @@ Admission judge_size(const Core& core, const Request& request) {
 Admission judge_queue(const Core& core, uint64_t prompt) {
   Admission out;
   const uint64_t seats_open =
-      core.left_waiting ? 0 : core.seats - std::min<uint64_t>(core.seats, core.running.size());
+      core.left_waiting ? 0 : core.seats - std::min<uint64_t>(core.seats, core.seats_taken());
   const uint64_t requests_max = core.config.queue_max + seats_open;
   if (core.never_scheduled >= requests_max) {
     out.refusal = Refusal::kQueueFull;
@@ -78,36 +102,82 @@ Admission judge_queue(const Core& core, uint64_t prompt) {
 
 }  // namespace
 
+Tenant* join_tenant(Core& core, uint64_t id) {
+  auto at = std::lower_bound(core.tenants.begin(), core.tenants.end(), id,
+                             [](const auto& tenant, uint64_t wanted) { return tenant->id < wanted; });
+  if (at == core.tenants.end() || (*at)->id != id) {
+    uint64_t least = core.tenants.empty() ? 0 : UINT64_MAX;
+    for (const auto& tenant : core.tenants) least = std::min(least, tenant->served);
+    at = core.tenants.insert(at, std::make_unique<Tenant>(Tenant{id, least, 0}));
+  }
+  ++(*at)->live;
+  return at->get();
+}
+
+void leave_tenant(Core& core, Tenant* tenant) {
+  if (--tenant->live > 0) return;
+  std::erase_if(core.tenants, [&](const auto& one) { return one.get() == tenant; });
+}
+
+namespace {
+
+// Everything the sequence can grow to is reserved now: steps allocate nothing.
+std::unique_ptr<Sequence> make_sequence(const Core& core, const Request& request, uint32_t choice,
+                                        std::vector<TokenId> prompt, uint32_t max_tokens) {
+  auto seq = std::make_unique<Sequence>();
+  seq->id = SeqId{raw(request.seq) + choice};
+  seq->space = request.prefix_namespace;
+  seq->arrival = request.arrival;
+  seq->rank = request.arrival + Tick{request.priority} * kAgeTicks;
+  seq->deadline = request.deadline;
+  seq->tokens = std::move(prompt);
+  seq->prompt = seq->known();
+  seq->tokens_max = seq->prompt + max_tokens;
+  seq->tokens.reserve(seq->tokens_max);
+  const uint32_t blocks = core.reserves() ? reservation_blocks(core) : core.blocks_for(seq->tokens_max);
+  seq->table.reserve(blocks);
+  seq->chain.reserve(blocks);
+  return seq;
+}
+
+void reserve_lists(Core& core, size_t live) {
+  for (auto* list : {&core.waiting, &core.gone, &core.line}) {
+    if (list->capacity() < live) list->reserve(std::max(live, 2 * list->capacity()));
+  }
+  if (core.plan.ended.capacity() < live) core.plan.ended.reserve(core.gone.capacity());
+  if (core.plan.preempted.capacity() < 2 * live) core.plan.preempted.reserve(2 * core.gone.capacity());
+}
+
+}  // namespace
+
 Admission admit_to_queue(Core& core, Request request) {
   TALLY_CHECK(!request.prompt.empty(), "a prompt has at least one token", raw(request.seq));
-  TALLY_CHECK(!core.sequences.contains(request.seq), "sequence id used twice", raw(request.seq));
+  TALLY_CHECK(request.choices >= 1 && (request.choices > 1 || !request.beams), "choices of a request",
+              raw(request.seq), request.choices);
   const Admission size = judge_size(core, request);
   if (size.refusal != Refusal::kNone) return size;
   const Admission queue = judge_queue(core, request.prompt.size());
   if (queue.refusal != Refusal::kNone) return queue;
 
-  auto seq = std::make_unique<Sequence>();
-  seq->id = request.seq;
-  seq->space = request.prefix_namespace;
-  seq->arrival = request.arrival;
-  seq->deadline = request.deadline;
-  seq->tokens = std::move(request.prompt);
-  seq->prompt = seq->known();
-  seq->tokens_max = seq->prompt + size.max_tokens;
-  // Everything this sequence can grow to is reserved now: steps allocate nothing.
-  seq->tokens.reserve(seq->tokens_max);
-  seq->table.reserve(core.blocks_for(seq->tokens_max));
-  seq->chain.reserve(core.blocks_for(seq->tokens_max));
-  const size_t live = core.sequences.size() + 1;
-  for (auto* list : {&core.waiting, &core.gone}) {
-    if (list->capacity() < live) list->reserve(std::max(live, 2 * list->capacity()));
+  const auto family = request.choices > 1 ? std::make_shared<Family>() : nullptr;
+  if (family) family->beams = request.beams;
+  Sequence* root = nullptr;
+  for (uint32_t choice = request.choices; choice-- > 0;) {
+    std::vector<TokenId> prompt = choice == 0 ? std::move(request.prompt) : request.prompt;
+    auto seq = make_sequence(core, request, choice, std::move(prompt), size.max_tokens);
+    TALLY_CHECK(!core.sequences.contains(seq->id), "sequence id used twice", raw(seq->id));
+    seq->family = family;
+    seq->tenant = join_tenant(core, request.tenant);
+    if (family) family->members.insert(family->members.begin(), seq.get());
+    root = seq.get();
+    core.sequences.emplace(seq->id, std::move(seq));
   }
-  if (core.plan.ended.capacity() < live) core.plan.ended.reserve(core.gone.capacity());
-  if (core.plan.preempted.capacity() < 2 * live) core.plan.preempted.reserve(2 * core.gone.capacity());
+  for (size_t choice = 1; family && choice < family->members.size(); ++choice)
+    root->unborn.push_back(family->members[choice]);
+  reserve_lists(core, core.sequences.size());
   ++core.never_scheduled;
-  core.waiting_tokens += seq->prompt;
-  insert_ordered(core.waiting, *seq);
-  core.sequences.emplace(seq->id, std::move(seq));
+  core.waiting_tokens += root->prompt;
+  insert_ordered(core.waiting, *root);
   return size;
 }
 

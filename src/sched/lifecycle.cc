@@ -21,26 +21,52 @@ void remove_ordered(std::vector<Sequence*>& list, const Sequence& seq) {
   list.erase(at);
 }
 
-void end_sequence(Core& core, Sequence& seq, EndReason reason, std::vector<Ended>& into, Tick now) {
-  TALLY_CHECK(seq.state != SeqState::kEnded, "S6: a second end", raw(seq.id));
-  const bool runs = seq.state == SeqState::kPrefilling || seq.state == SeqState::kDecoding;
-  remove_ordered(runs ? core.running : core.waiting, seq);
-  if (seq.state == SeqState::kWaiting) {
-    --core.never_scheduled;
-    core.waiting_tokens -= seq.prompt;
-  }
+namespace {
+
+// The end of one sequence that is in no list any more.
+void finish(Core& core, Sequence& seq, EndReason reason, std::vector<Ended>& into, Tick now) {
   seq.stats.blocks = seq.table.size();
   for (uint32_t i = 0; i < seq.table.size(); ++i) {
     seq.stats.blocks_shared += core.ledger.owners(seq.table[i]) > 1 ? 1 : 0;
   }
-  while (!seq.table.empty()) {
-    core.ledger.drop(seq.table.back(), now);
-    seq.table.pop();
-  }
+  while (!seq.table.empty()) drop_tail(core, seq, now);
   seq.chain.clear();
+  if (seq.family) {
+    std::erase(seq.family->members, &seq);
+    if (seq.family->members.empty()) release_aside(core, seq);
+  }
   seq.state = SeqState::kEnded;
+  leave_tenant(core, seq.tenant);
+  seq.tenant = nullptr;
   core.gone.push_back(&seq);
   into.push_back({seq.id, reason});
+}
+
+void leave_list(Core& core, Sequence& seq) {
+  const bool runs = seq.state == SeqState::kPrefilling || seq.state == SeqState::kDecoding;
+  remove_ordered(runs ? core.running : core.waiting, seq);
+  if (runs) core.seats_unborn -= static_cast<uint32_t>(seq.unborn.size());
+  if (seq.state != SeqState::kWaiting) return;
+  --core.never_scheduled;
+  core.waiting_tokens -= seq.prompt;
+}
+
+}  // namespace
+
+void end_sequence(Core& core, Sequence& seq, EndReason reason, std::vector<Ended>& into, Tick now) {
+  TALLY_CHECK(seq.state != SeqState::kEnded, "S6: a second end", raw(seq.id));
+  if (seq.is_beam()) {
+    while (!seq.family->members.empty()) {
+      Sequence& beam = *seq.family->members.front();
+      leave_list(core, beam);
+      finish(core, beam, reason, into, now);
+    }
+    return;
+  }
+  leave_list(core, seq);
+  for (Sequence* child : seq.unborn) finish(core, *child, reason, into, now);
+  seq.unborn.clear();
+  finish(core, seq, reason, into, now);
 }
 
 void forget_ended(Core& core) {
@@ -48,13 +74,49 @@ void forget_ended(Core& core) {
   core.gone.clear();
 }
 
+namespace {
+
+// The choices that wait to be forked from `seq` may be cancelled one by one, and so may `seq`: then one of
+// them goes on with what it computed.
+void cancel_choices(Core& core, Sequence& seq, Tick now) {
+  const bool runs = seq.state == SeqState::kPrefilling;
+  for (size_t i = 0; i < seq.unborn.size();) {
+    Sequence& child = *seq.unborn[i];
+    if (!child.cancelled) {
+      ++i;
+      continue;
+    }
+    if (runs) --core.seats_unborn;
+    seq.unborn.erase(seq.unborn.begin() + static_cast<ptrdiff_t>(i));
+    finish(core, child, *child.cancelled, core.plan.ended, now);
+  }
+  if (!seq.cancelled || seq.unborn.empty()) return;
+  hand_over(core, seq);
+  finish(core, seq, *seq.cancelled, core.plan.ended, now);
+}
+
+// One beam cancelled is all of them cancelled.
+void cancel_together(Sequence& seq) {
+  if (!seq.family || !seq.family->beams) return;
+  for (const Sequence* beam : seq.family->members) {
+    if (beam->cancelled) seq.cancelled = beam->cancelled;
+  }
+}
+
+}  // namespace
+
 void apply_cancels_and_deadlines(Core& core, Tick now) {
   for (auto* list : {&core.running, &core.waiting}) {
     for (size_t i = 0; i < list->size();) {
       Sequence& seq = *(*list)[i];
+      const bool late = seq.deadline != 0 && now >= seq.deadline;
+      cancel_together(seq);
+      const bool together = seq.family && seq.family->beams;
+      if (!seq.unborn.empty() && !together) cancel_choices(core, seq, now);
+      if ((*list)[i] != &seq) continue;  // another choice stands in its place
       if (seq.cancelled) {
         end_sequence(core, seq, *seq.cancelled, core.plan.ended, now);
-      } else if (seq.deadline != 0 && now >= seq.deadline) {
+      } else if (late) {
         end_sequence(core, seq, EndReason::kDeadline, core.plan.ended, now);
       } else {
         ++i;
@@ -79,40 +141,74 @@ void commit_rows(Core& core, Sequence& seq, const PlannedRows& group) {
 
 }  // namespace
 
+namespace {
+
+// Rows in the cache, choices begun, results listed: nothing is appended yet, so that beams can fork.
+void commit_group(Core& core, const PlannedRows& group, Sequence& seq, std::span<const Outcome> outcomes,
+                  Tick now) {
+  if (seq.state == SeqState::kEnded) return;  // with another beam
+  // One beam that fails fails all; of other choices the prompt's row is as good as one that can use it.
+  const bool together = seq.family && seq.family->beams;
+  const bool failed = together ? std::ranges::any_of(outcomes, &Outcome::failed)
+                               : !outcomes.empty() && std::ranges::all_of(outcomes, &Outcome::failed);
+  if (seq.row_failed || failed) {
+    end_sequence(core, seq, EndReason::kFailed, core.ended, now);
+    return;
+  }
+  commit_rows(core, seq, group);
+  if (outcomes.empty()) return;
+  const size_t first = core.results.size();
+  core.results.push_back({&seq, outcomes.data()});
+  for (Sequence* child : seq.unborn) core.results.push_back({child, &outcomes[core.results.size() - first]});
+  if (!seq.unborn.empty()) begin_choices(core, seq);
+}
+
+void append(Core& core, Sequence& seq, const Outcome& outcome, Tick now) {
+  if (seq.state == SeqState::kEnded) return;
+  if (outcome.failed) {
+    end_sequence(core, seq, EndReason::kFailed, core.ended, now);
+    return;
+  }
+  seq.tokens.push_back(outcome.token);
+  ++seq.tenant->served;
+  seq.state = SeqState::kDecoding;
+  if (seq.immune > 0) --seq.immune;
+}
+
+}  // namespace
+
 void commit_step(Core& core, std::span<const Outcome> outcomes, Tick now) {
   core.ended.clear();
-  size_t used = 0;
+  core.results.clear();
   for (size_t i = 0; i < core.planned.size(); ++i) {
-    const PlannedRows& group = core.plan.rows[i];
-    Sequence& seq = *core.planned[i];
-    const Outcome* outcome = nullptr;
-    if (group.wants_logits) {
-      TALLY_CHECK(used < outcomes.size(), "an outcome for each row group with logits", used, outcomes.size());
-      outcome = &outcomes[used++];
-    }
-    if (seq.row_failed || (outcome != nullptr && outcome->failed)) {
-      end_sequence(core, seq, EndReason::kFailed, core.ended, now);
-      continue;
-    }
-    commit_rows(core, seq, group);
-    if (outcome == nullptr) continue;
-    seq.tokens.push_back(outcome->token);
-    seq.state = SeqState::kDecoding;
-    if (seq.immune > 0) --seq.immune;
+    const uint32_t n = core.plan.rows[i].outcomes();
+    TALLY_CHECK(n <= outcomes.size(), "an outcome for each row group with logits", n, outcomes.size());
+    commit_group(core, core.plan.rows[i], *core.planned[i], outcomes.first(n), now);
+    outcomes = outcomes.subspan(n);
+  }
+  TALLY_CHECK(outcomes.empty(), "more outcomes than row groups with logits", outcomes.size());
+  for (const auto& [seq, outcome] : core.results) {
+    if (outcome->from && seq->state != SeqState::kEnded)
+      continue_from(core, *seq, core.find(*outcome->from), now);
+  }
+  for (const auto& [seq, outcome] : core.results) append(core, *seq, *outcome, now);
+  for (const auto& [seq, outcome] : core.results) {
+    if (seq->state == SeqState::kEnded) continue;
     if (outcome->stop) {
-      end_sequence(core, seq, EndReason::kStop, core.ended, now);
-    } else if (seq.known() == seq.tokens_max) {
-      end_sequence(core, seq, EndReason::kLength, core.ended, now);
+      end_sequence(core, *seq, EndReason::kStop, core.ended, now);
+    } else if (seq->known() == seq->tokens_max) {
+      end_sequence(core, *seq, EndReason::kLength, core.ended, now);
     }
   }
-  TALLY_CHECK(used == outcomes.size(), "more outcomes than row groups with logits", used, outcomes.size());
   core.planned.clear();
   core.in_flight = false;
 }
 
 void abandon_step(Core& core, Tick now) {
   core.ended.clear();
-  for (Sequence* seq : core.planned) end_sequence(core, *seq, EndReason::kFailed, core.ended, now);
+  for (Sequence* seq : core.planned) {
+    if (seq->state != SeqState::kEnded) end_sequence(core, *seq, EndReason::kFailed, core.ended, now);
+  }
   core.planned.clear();
   core.in_flight = false;
 }

@@ -22,6 +22,8 @@ void Scheduler::cancel(SeqId seq, EndReason reason) {
   if (!found->second->cancelled) found->second->cancelled = reason;
 }
 
+void Scheduler::set_cost(const StepCost& cost) { state_->core.cost = cost; }
+
 const StepPlan& Scheduler::plan(Tick now) {
   Core& core = state_->core;
   TALLY_CHECK(!core.in_flight, "plan before the last one was committed", core.plan.rows.size());
@@ -30,6 +32,9 @@ const StepPlan& Scheduler::plan(Tick now) {
   core.plan.ended.clear();
   core.plan.preempted.clear();
   core.plan.admitted.clear();
+  core.plan.begins.clear();
+  core.plan.copies.assign(core.copies_due.begin(), core.copies_due.end());
+  core.copies_due.clear();
   core.planned.clear();
 
   apply_cancels_and_deadlines(core, now);
@@ -44,6 +49,7 @@ const StepPlan& Scheduler::plan(Tick now) {
 
   core.left_waiting = core.never_scheduled > 0;
   core.in_flight = !core.plan.rows.empty();
+  core.plan.predicted = predict(core);
   return core.plan;
 }
 
@@ -84,7 +90,9 @@ QueueStats Scheduler::queue_stats() const {
   out.running = static_cast<uint32_t>(core.running.size());
   out.waiting = static_cast<uint32_t>(core.waiting.size());
   out.waiting_tokens = core.waiting_tokens;
-  out.oldest_arrival = core.waiting.empty() ? 0 : core.waiting.front()->arrival;
+  for (const Sequence* seq : core.waiting) {
+    if (out.oldest_arrival == 0 || seq->arrival < out.oldest_arrival) out.oldest_arrival = seq->arrival;
+  }
   return out;
 }
 

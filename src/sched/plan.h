@@ -19,7 +19,21 @@
 
 namespace tally::sched {
 
-enum class Batching : uint8_t { kContinuous };  // kStatic is the later baseline
+// kStatic, a baseline: seats are filled when all are empty, and stay empty until the last has ended.
+enum class Batching : uint8_t { kContinuous, kStatic };
+// kReserve, a baseline: at admission a sequence takes the blocks of its longest length; nothing is shared.
+enum class Allocator : uint8_t { kPaged, kReserve };
+
+// What a step costs, in ticks: fixed + the larger of the weight stream and `rows` rows of arithmetic + the
+// cache read + the logits rows. Measured by the engine, passed in as values; only step_latency uses it.
+struct StepCost {
+  double fixed = 0;
+  double weights = 0;     // one pass over the weights, with one row
+  double row = 0;         // of each row beyond those that ride on the weight stream
+  double kv_decode = 0;   // of a decode row, for each position it attends to
+  double kv_prefill = 0;  // of a prompt row, for each position it attends to
+  double logits = 0;      // of a row with logits
+};
 
 struct Config {
   uint32_t seqs_max = 64;         // sequences running at once
@@ -28,24 +42,33 @@ struct Config {
   uint32_t step_tokens = 512;     // rows in one forward
   uint32_t model_len_max = 0;     // tokens per sequence, prompt included
   Batching batching = Batching::kContinuous;
+  Allocator allocator = Allocator::kPaged;
+  Tick step_latency =
+      0;  // what a step with decode rows may take; 0: no bound, and plans do not depend on time
 };
 
+// One prompt and the sequences generated from it: choice c is the sequence seq + c.
 struct Request {
   SeqId seq{};
-  std::vector<TokenId> prompt;       // at least one token
-  uint32_t max_tokens = 0;           // 0: until the context or what the pool holds
+  uint32_t choices = 1;         // n or best_of: forked from one prefill
+  bool beams = false;           // the choices step together, and each outcome may fork from another choice
+  int32_t priority = 0;         // lower goes first
+  uint64_t tenant = 0;          // waiting tenants take turns by the rows they were given
+  std::vector<TokenId> prompt;  // at least one token
+  uint32_t max_tokens = 0;      // 0: until the context or what the pool holds
   kv::Namespace prefix_namespace{};  // sequences share blocks only inside one
   Tick arrival = 0;
   Tick deadline = 0;  // 0: none
 };
 
 // Why a request was not taken at the door. kNone: it is in the queue.
-enum class Refusal : uint8_t { kNone, kQueueFull, kPromptTooLong, kPoolTooSmall };
+enum class Refusal : uint8_t { kNone, kQueueFull, kPromptTooLong, kPoolTooSmall, kTooManyChoices };
 struct Admission {
   Refusal refusal = Refusal::kNone;
   uint32_t max_tokens = 0;  // the limit that holds for it
   uint64_t needed = 0,
-           available = 0;  // kPromptTooLong: tokens; kPoolTooSmall: blocks; kQueueFull: requests or tokens
+           available = 0;  // kPromptTooLong: tokens; kPoolTooSmall: blocks; kQueueFull: requests or tokens;
+                           // kTooManyChoices: choices, sequences running at once
 };
 
 enum class EndReason : uint8_t { kStop, kLength, kCancelled, kDeadline, kFailed, kShutdown };
@@ -57,6 +80,15 @@ struct PlannedRows {
   uint32_t recomputed = 0;    // of them computed before a preemption
   bool decode = false;        // the single row of a decoding sequence
   bool wants_logits = false;  // its last row's logits give a token
+  // ... and as many for sequences that begin with this row: plan.begins[begins_at ...].
+  uint32_t begins_at = 0, begins = 0;
+  uint32_t outcomes() const { return wants_logits ? 1 + begins : 0; }
+};
+
+// A block whose rows are copied before the step's rows are computed. In order: a later copy may read or write
+// what an earlier one wrote.
+struct BlockCopy {
+  BlockId from{}, to{};
 };
 
 struct Ended {
@@ -74,14 +106,20 @@ struct StepPlan {
   std::vector<PlannedRows> rows;  // decodes first, then prefills; empty: nothing to compute
   std::vector<Ended> ended;       // by cancel or deadline, before this step's rows
   std::vector<Preempted> preempted;
-  std::vector<SeqId> admitted;  // scheduled for the first time: queue time ends here
+  std::vector<SeqId> admitted;    // scheduled for the first time: queue time ends here
+  std::vector<SeqId> begins;      // choices forked from another's last prompt row
+  std::vector<BlockCopy> copies;  // first writes into shared blocks
+  double predicted = 0;           // ticks, by the cost that was set
 };
 
-// The result of one row group with wants_logits.
+// The result of one row group with wants_logits: of its sequence, then of those that begin with it.
 struct Outcome {
   TokenId token{};
   bool stop = false;    // an end token: counted and kept in tokens(), no text; the sequence ends with kStop
   bool failed = false;  // its own work failed (non-finite logits): the sequence ends with kFailed
+  // Of beams behind their first token: the beam whose tokens this one continues, if not its own. Who is
+  // continued by others continues itself.
+  std::optional<SeqId> from{};
 };
 
 enum class SeqState : uint8_t { kWaiting, kPrefilling, kDecoding, kPreempted, kEnded };
@@ -99,6 +137,7 @@ struct QueueStats {
   Tick oldest_arrival = 0;                          // 0: queue empty
   uint64_t preemptions = 0, preempted_tokens = 0, recomputed_tokens = 0;
   uint64_t prefix_queries_tokens = 0, prefix_hits_tokens = 0;
+  uint64_t forks = 0, copied_blocks = 0;  // sequences begun by another's prompt; blocks copied for a write
   uint64_t cached_recomputed_tokens =
       0;  // found in the index, computed all the same for the last one's logits
 };
@@ -113,13 +152,16 @@ class Scheduler {
 
   // Puts a request into the queue, or says why not. Requires: seq is new.
   Admission submit(Request request);
-  // Takes effect at the next plan. Unknown or ended ids are ignored.
+  // Takes effect at the next plan. Unknown or ended ids are ignored; one of several beams ends them all.
   void cancel(SeqId seq, EndReason reason);
+
+  // What steps cost from now on. Without it all steps cost nothing.
+  void set_cost(const StepCost& cost);
 
   // Decides a step. The plan stays valid until the next call. Requires: the previous plan was committed.
   const StepPlan& plan(Tick now);
-  // Reports the step: one outcome for each entry of plan.rows with wants_logits, in order. Appends tokens,
-  // registers full blocks, ends sequences. Returns those that ended, in order (kStop, kLength, kFailed).
+  // Reports the step: the outcomes() of each entry of plan.rows, in order. Appends tokens, registers full
+  // blocks, forks, ends sequences. Returns those that ended, in order (kStop, kLength, kFailed).
   std::span<const Ended> commit(std::span<const Outcome> outcomes, Tick now);
   // Between plan and commit: a row of this sequence failed (a non-finite value) though none of its logits
   // were asked for. It ends with kFailed at commit, and nothing of its rows is registered.

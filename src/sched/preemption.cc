@@ -38,7 +38,7 @@ Sequence* choose_victim(Core& core, const Sequence& by) {
       core.count(Branch::kOwnVictim);
       return nullptr;
     }
-    if (seq.table.empty()) continue;
+    if (seq.table.empty() || seq.is_beam()) continue;
     if (!frees_something(core, seq)) {
       core.count(Branch::kSharedSpared);
       continue;
@@ -58,10 +58,13 @@ Sequence* choose_victim(Core& core, const Sequence& by) {
 
 void preempt(Core& core, Sequence& victim, const Sequence& by, uint32_t target, Tick now) {
   const uint32_t computed_before = victim.computed;
+  if (victim.state != SeqState::kPreempted) {
+    core.seats_unborn -= static_cast<uint32_t>(victim.unborn.size());
+    release_aside(core, victim);
+  }
   uint32_t blocks = 0;
-  while (!victim.table.empty() && core.ledger.available() < target) {
-    core.ledger.drop(victim.table.back(), now);
-    victim.table.pop();
+  while (!victim.table.empty() && !core.has(target)) {
+    drop_tail(core, victim, now);
     ++blocks;
   }
   victim.computed = std::min(victim.computed, victim.table.size() * core.block_tokens);
@@ -78,17 +81,43 @@ void preempt(Core& core, Sequence& victim, const Sequence& by, uint32_t target, 
   core.plan.preempted.push_back({victim.id, by.id, blocks, tokens});
 }
 
+namespace {
+
+// One block that `seq` may take, if it must be from a later sequence. Beams have theirs set aside.
+bool make_room(Core& core, Sequence& seq, Tick now) {
+  if (seq.is_beam() || core.has(1)) return true;
+  Sequence* victim = choose_victim(core, seq);
+  if (victim == nullptr) return false;
+  preempt(core, *victim, seq, 1, now);
+  return true;
+}
+
+}  // namespace
+
 bool grow(Core& core, Sequence& seq, Tick now) {
-  if (core.ledger.available() == 0) {
-    Sequence* victim = choose_victim(core, seq);
-    if (victim == nullptr) return false;
-    preempt(core, *victim, seq, 1, now);
-  }
+  if (!make_room(core, seq, now)) return false;
   const auto block = core.ledger.take(now);
   TALLY_CHECK(block.has_value(), "a preemption frees a block or does not happen", raw(seq.id));
+  take_from_reserve(core, seq);
   if (seq.table.empty()) seq.epoch = core.ledger.epoch();
   seq.table.push(*block);
   seq.stats.blocks_peak = std::max(seq.stats.blocks_peak, seq.table.size());
+  return true;
+}
+
+bool own_tail(Core& core, Sequence& seq, Tick now) {
+  const kv::Handle tail = seq.table[seq.computed / core.block_tokens];
+  if (core.ledger.owners(tail) == 1) return true;
+  if (!make_room(core, seq, now)) return false;
+  // Whoever else has this block has nothing of its own behind it: no preemption took it away.
+  const auto copy = core.ledger.copy_on_write(tail, now);
+  TALLY_CHECK(copy.has_value() && seq.table.back() == tail, "a copy of the last block", raw(seq.id));
+  take_from_reserve(core, seq);
+  seq.table.pop();
+  seq.table.push(*copy);
+  core.plan.copies.push_back({tail.id, copy->id});
+  ++core.totals.copied_blocks;
+  core.count(Branch::kCopied);
   return true;
 }
 
@@ -96,7 +125,7 @@ void clear_standstill(Core& core, Sequence& oldest, Tick now) {
   core.count(Branch::kStandstill);
   // Blocks that the others share with each other come free only when the last of them has gone: no one is
   // spared.
-  while (core.ledger.available() == 0) {
+  while (!core.has(1)) {
     Sequence* victim = nullptr;
     for (auto* list : {&core.waiting, &core.running}) {
       for (size_t i = list->size(); victim == nullptr && i-- > 0;) {

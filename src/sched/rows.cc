@@ -22,7 +22,8 @@ void add_rows(Core& core, Sequence& seq, uint32_t rows) {
   while (at < core.planned.size() && core.planned[at] != &seq) ++at;
   if (at == core.planned.size()) {
     core.planned.push_back(&seq);
-    core.plan.rows.push_back({seq.id, seq.computed, 0, 0, seq.state == SeqState::kDecoding, false});
+    core.plan.rows.push_back(
+        {.seq = seq.id, .position = seq.computed, .decode = seq.state == SeqState::kDecoding});
     if (!seq.scheduled) core.plan.admitted.push_back(seq.id);
     seq.scheduled = true;
   }
@@ -31,6 +32,11 @@ void add_rows(Core& core, Sequence& seq, uint32_t rows) {
   const uint32_t end = group.position + group.rows;
   group.recomputed = std::min(end, std::max(seq.computed_peak, group.position)) - group.position;
   group.wants_logits = end == seq.known();
+  if (group.wants_logits && !seq.unborn.empty()) {
+    group.begins_at = static_cast<uint32_t>(core.plan.begins.size());
+    group.begins = static_cast<uint32_t>(seq.unborn.size());
+    for (const Sequence* child : seq.unborn) core.plan.begins.push_back(child->id);
+  }
   for (uint32_t position = group.position; position < end;
        position += core.block_tokens - position % core.block_tokens) {
     core.ledger.expect_writable(seq.table[position / core.block_tokens], position % core.block_tokens);
@@ -50,8 +56,7 @@ uint32_t give_prefill(Core& core, Sequence& seq, uint32_t rows, Tick now) {
   const uint32_t start = seq.computed + rows_of(core, seq);
   rows = std::min(rows, seq.known() - start);
   if (rows == 0) return 0;
-  while (seq.table.size() < core.blocks_for(start + rows) && core.ledger.available() > 0)
-    grow(core, seq, now);
+  while (seq.table.size() < core.blocks_for(start + rows) && core.has(1)) grow(core, seq, now);
   const uint64_t room = uint64_t{seq.table.size()} * core.block_tokens;
   if (room < start + uint64_t{rows}) {
     core.count(Branch::kPrefillShort);
@@ -61,17 +66,27 @@ uint32_t give_prefill(Core& core, Sequence& seq, uint32_t rows, Tick now) {
   return rows;
 }
 
+// A block that a decoding sequence may write its row into: a new one, or its last.
+bool give_block(Core& core, Sequence& seq, Tick now) {
+  return seq.table.size() < core.blocks_for(seq.known()) ? grow(core, seq, now) : own_tail(core, seq, now);
+}
+
+bool someone_prefills(const Core& core) {
+  return std::ranges::any_of(core.running,
+                             [](const Sequence* seq) { return seq->state == SeqState::kPrefilling; });
+}
+
 }  // namespace
 
 void plan_decodes(Core& core, Tick now) {
+  if (core.config.batching == Batching::kStatic && someone_prefills(core)) return;
   // A victim stands after the one that grows, so it has no row yet, and the elements before i do not move.
   for (size_t i = 0; i < core.running.size(); ++i) {
     Sequence& seq = *core.running[i];
     if (seq.state != SeqState::kDecoding) continue;
     TALLY_CHECK(seq.remaining() == 1, "a decoding sequence has one row to compute", raw(seq.id),
                 seq.remaining());
-    if (seq.table.size() < core.blocks_for(seq.known()) && !grow(core, seq, now)) continue;
-    add_rows(core, seq, 1);
+    if (give_block(core, seq, now)) add_rows(core, seq, 1);
   }
 }
 
@@ -83,8 +98,9 @@ void plan_prefills(Core& core, Tick now) {
   const uint32_t decode_rows = rows_planned(core);
   TALLY_CHECK(decode_rows <= core.config.step_tokens, "S1: rows of a step", decode_rows,
               core.config.step_tokens);
-  uint32_t left = core.config.step_tokens - decode_rows;
-  if (core.order.empty() || left == 0) return;
+  if (core.order.empty() || decode_rows == core.config.step_tokens) return;
+  uint32_t left = prefill_rows_max(core, decode_rows);
+  if (left == 0) return;
 
   // The oldest has a quarter for itself, so that short ones cannot keep it from moving; then shortest
   // remaining first.
@@ -102,7 +118,7 @@ void plan_standstill(Core& core, Tick now) {
   Sequence& oldest = *core.running.front();
   clear_standstill(core, oldest, now);
   if (oldest.state == SeqState::kDecoding) {
-    TALLY_CHECK(grow(core, oldest, now), "S3: no progress", raw(oldest.id));
+    TALLY_CHECK(give_block(core, oldest, now), "S3: no progress", raw(oldest.id));
     add_rows(core, oldest, 1);
   } else {
     give_prefill(core, oldest, core.config.step_tokens, now);

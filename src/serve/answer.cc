@@ -63,7 +63,9 @@ Answer::Answer(std::shared_ptr<Desk> desk, std::shared_ptr<http::Exchange> excha
 Answer::~Answer() = default;
 
 bool Answer::start(std::vector<http::Field> fields) {
-  if (!desk_->add(shared_from_this(), exchange_->request().tenant, order_.prompts.size())) return false;
+  if (!desk_->add(shared_from_this(), exchange_->request().tenant,
+                  order_.prompts.size() * order_.options.choices.best_of))
+    return false;
   fields_ = std::move(fields);
   if (order_.options.stream) exchange_->promise_stream(fields_);
   exchange_->watch(
@@ -97,36 +99,55 @@ bool Answer::submit_all() {
   const openai::Options& options = order_.options;
   sample::Params params = options.params;
   if (!options.has_seed) params.seed = random_bits() & kDrawnSeedMask;
-  for (size_t i = 0; i < order_.prompts.size(); ++i) {
-    const std::vector<TokenId>& prompt = order_.prompts[i];
-    engine::Request request;
-    request.prompt = prompt;
-    request.params = params;
-    request.max_tokens = options.max_tokens;
-    request.tenant = exchange_->request().tenant;
-    request.arrived_us = exchange_->request().arrived_us;
-    request.deadline_us = order_.deadline_us;
-    request.notify = [weak = weak_from_this()] {
-      if (const auto self = weak.lock()) self->wake();
-    };
-    const auto submitted = desk_->backend.engine->submit(std::move(request));
-    if (!submitted.stream) return refuse(submitted.refused, prompt.size()), false;
-    text::DetokenizerOptions text_options;
-    text_options.stop = options.stop;
-    text_options.prompt_is_empty = order_.prompt_is_text_only_bos;
-    text_options.prompt_tail.assign(
-        prompt.end() - static_cast<ptrdiff_t>(std::min(prompt.size(), kPromptTail)), prompt.end());
-    auto choice = std::make_unique<Choice>(text::Detokenizer(*desk_->backend.tokenizer, text_options));
-    choice->style = {i, options.params.logprobs};
-    choice->stream = submitted.stream;
-    choice->prompt_tokens = static_cast<uint32_t>(prompt.size());
-    const uint32_t room = desk_->backend.engine->info().max_model_len - choice->prompt_tokens;
-    choice->tokens_max = options.max_tokens > 0 ? std::min(options.max_tokens, room) : room;
-    choices_.push_back(std::move(choice));
-  }
-  desk_->choices.observe(1);
+  // To choose the best among samples, their log-probabilities are needed, asked for or not.
+  if (!options.choices.beams && options.choices.best_of > options.choices.n)
+    params.logprobs = std::max(params.logprobs, 0);
+  for (size_t i = 0; i < order_.prompts.size(); ++i)
+    if (!submit(i, params)) return false;
+  desk_->choices.observe(options.choices.n);
   if (options.max_tokens > 0) desk_->max_tokens.observe(options.max_tokens);
   return true;
+}
+
+bool Answer::submit(size_t prompt_index, const sample::Params& params) {
+  const openai::Options& options = order_.options;
+  const std::vector<TokenId>& prompt = order_.prompts[prompt_index];
+  engine::Request request;
+  request.prompt = prompt;
+  request.params = params;
+  request.max_tokens = options.max_tokens;
+  request.choices = options.choices.beams ? options.choices.n : options.choices.best_of;
+  request.beams = options.choices.beams;
+  request.tenant = exchange_->request().tenant;
+  request.salt = options.cache_salt;
+  request.priority = options.priority;
+  request.arrived_us = exchange_->request().arrived_us;
+  request.deadline_us = order_.deadline_us;
+  request.notify = [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->wake();
+  };
+  const auto submitted = desk_->backend.engine->submit(std::move(request));
+  if (submitted.streams.empty()) return refuse(submitted.refused, prompt.size()), false;
+  for (const auto& stream : submitted.streams) add_choice(prompt_index, stream);
+  return true;
+}
+
+void Answer::add_choice(size_t prompt_index, std::shared_ptr<engine::Stream> stream) {
+  const openai::Options& options = order_.options;
+  const std::vector<TokenId>& prompt = order_.prompts[prompt_index];
+  text::DetokenizerOptions text_options;
+  text_options.stop = options.stop;
+  text_options.prompt_is_empty = order_.prompt_is_text_only_bos;
+  text_options.prompt_tail.assign(prompt.end() - static_cast<ptrdiff_t>(std::min(prompt.size(), kPromptTail)),
+                                  prompt.end());
+  auto choice = std::make_unique<Choice>(text::Detokenizer(*desk_->backend.tokenizer, text_options));
+  choice->style = {choices_.size(), options.params.logprobs};
+  choice->stream = std::move(stream);
+  choice->prompt_index = prompt_index;
+  choice->prompt_tokens = static_cast<uint32_t>(prompt.size());
+  const uint32_t room = desk_->backend.engine->info().max_model_len - choice->prompt_tokens;
+  choice->tokens_max = options.max_tokens > 0 ? std::min(options.max_tokens, room) : room;
+  choices_.push_back(std::move(choice));
 }
 
 void Answer::refuse(const engine::Refused& refused, size_t prompt_tokens) {
@@ -188,6 +209,7 @@ void Answer::take_all(Choice& choice) {
 void Answer::add_token(Choice& choice, const engine::TokenEvent& event) {
   const text::Tokenizer& tokenizer = *desk_->backend.tokenizer;
   ++choice.tokens;
+  choice.logprob_sum += event.logprob;
   choice.last_token_us = event.time_us;
   choice.last_is_end = event.is_end;
   if (choice.style.logprobs >= 0) {
@@ -267,13 +289,11 @@ void Answer::complete() {
     events_ += "data: [DONE]\n\n";
     exchange_->send(std::move(events_), true);
   } else {
-    std::vector<openai::Piece> pieces;
-    for (const auto& choice : choices_) pieces.push_back(std::move(choice->piece));
     http::Response response;
     response.fields = fields_;
     response.fields.push_back({"Cache-Control", "no-store"});
     response.body =
-        openai::whole_answer(order_.head, order_.options.params.logprobs, pieces, close_account());
+        openai::whole_answer(order_.head, order_.options.params.logprobs, take_pieces(), close_account());
     exchange_->respond(std::move(response));
   }
   size_t longest = 0;

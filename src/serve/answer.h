@@ -46,6 +46,8 @@ class Answer : public std::enable_shared_from_this<Answer> {
   struct Choice;
 
   bool submit_all();
+  bool submit(size_t prompt_index, const sample::Params& params);
+  void add_choice(size_t prompt_index, std::shared_ptr<engine::Stream> stream);
   void refuse(const engine::Refused& refused, size_t prompt_tokens);
   void turn();
   void take_all(Choice& choice);
@@ -54,6 +56,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
   void emit(Choice& choice, const openai::Closing* closing);
   void end_choice(Choice& choice);
   bool has_room() const;
+  std::vector<openai::Piece> take_pieces();
   openai::Closing close_account();
   void complete();
   void fail(engine::Finish why);

@@ -1,11 +1,34 @@
-// Where the time of an answer went.
+// What an answer tells at its end: which choices, and where its time went.
 
 #include "base/clock.h"
 #include "serve/answer_choice.h"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 
 namespace tally::serve {
+
+// All choices; with best_of, of each prompt's the n with the highest mean log-probability a token, best
+// first, equal ones in order.
+std::vector<openai::Piece> Answer::take_pieces() {
+  const auto mean = [](const Choice* c) {
+    return c->tokens > 0 ? c->logprob_sum / static_cast<double>(c->tokens) : -INFINITY;
+  };
+  std::vector<openai::Piece> pieces;
+  for (auto begin = choices_.begin(); begin != choices_.end();) {
+    std::vector<Choice*> group;
+    for (const size_t prompt = (*begin)->prompt_index;
+         begin != choices_.end() && (*begin)->prompt_index == prompt; ++begin)
+      group.push_back(begin->get());
+    if (group.size() > order_.options.choices.n) {
+      std::ranges::stable_sort(group, std::greater<>(), mean);
+      group.resize(order_.options.choices.n);
+    }
+    for (Choice* choice : group) pieces.push_back(std::move(choice->piece));
+  }
+  return pieces;
+}
 
 // The stages up to the last token are the engine's, of the sequence that ended last; what remains until now
 // is ours: the work of this turn, and the way here (threads, a slow reader).
@@ -13,18 +36,22 @@ openai::Closing Answer::close_account() {
   openai::Account account;
   openai::Usage usage;
   const Choice* last = choices_.front().get();
+  size_t prompts = 0;
   for (const auto& choice : choices_) {
-    usage.prompt_tokens += choice->prompt_tokens;
+    if (choice->prompt_index == prompts) {  // its first: the prompt was read once for all of them
+      ++prompts;
+      usage.prompt_tokens += choice->prompt_tokens;
+      usage.cached_tokens += choice->stream->receipt().cached_tokens;
+    }
     usage.completion_tokens += choice->tokens;
-    usage.cached_tokens += choice->stream->receipt().cached_tokens;
     if (choice->stream->receipt().last_us > last->stream->receipt().last_us) last = choice.get();
   }
   engine::Receipt& sum = account.receipt = last->stream->receipt();
+  sum.prompt_tokens = static_cast<uint32_t>(usage.prompt_tokens);
+  sum.cached_tokens = static_cast<uint32_t>(usage.cached_tokens);
   for (const auto& choice : choices_) {
     if (choice.get() == last) continue;
     const engine::Receipt& r = choice->stream->receipt();
-    sum.prompt_tokens += r.prompt_tokens;
-    sum.cached_tokens += r.cached_tokens;
     sum.steps += r.steps;
     sum.preemptions += r.preemptions;
     sum.recomputed_tokens += r.recomputed_tokens;

@@ -38,12 +38,14 @@ struct Answer::Choice {
   openai::ChoiceStyle style;
   std::shared_ptr<engine::Stream> stream;
   text::Detokenizer detokenizer;
+  size_t prompt_index = 0;
   uint32_t prompt_tokens = 0;
   uint32_t tokens_max = 0;                 // where the engine ends it with kLength
   openai::Piece piece;                     // of the step at hand; of everything when not streaming
   std::vector<openai::LogprobEntry> held;  // logprobs of tokens whose text is held back
   CodePoints offset;
   size_t tokens = 0, tokens_sent = 0, logprobs_released = 0;
+  double logprob_sum = 0;  // of the tokens, if the engine tells it
   int64_t last_token_us = 0;
   bool last_is_end = false, first_sent = false, stop_matched = false, ended = false;
 };

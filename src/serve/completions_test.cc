@@ -2,27 +2,10 @@
 
 #include "serve/rig_test_support.h"
 
-#include <nlohmann/json.hpp>
-
 namespace tally::serve {
 namespace {
 
 using nlohmann::json;
-
-// The JSON of each event; the end marker as the string "[DONE]".
-std::vector<json> events(const std::string& body) {
-  std::vector<json> out;
-  for (size_t at = 0; at < body.size();) {
-    const size_t end = body.find("\n\n", at);
-    EXPECT_NE(end, std::string::npos) << "an event without its end";
-    if (end == std::string::npos) break;
-    const std::string event = body.substr(at, end - at);
-    EXPECT_EQ(event.substr(0, 6), "data: ");
-    out.push_back(event == "data: [DONE]" ? json("[DONE]") : json::parse(event.substr(6)));
-    at = end + 2;
-  }
-  return out;
-}
 
 // ids of " a", " b", … so that the text is known
 FakeOptions spelling(const std::string& text) {

@@ -21,7 +21,7 @@ namespace tally::serve {
 // One sequence. The ring is a vector under a lock: exactness matters here, speed does not.
 class FakeStream final : public engine::Stream {
  public:
-  explicit FakeStream(engine::Request r) : request(std::move(r)) {}
+  FakeStream(engine::Request r, uint32_t c) : request(std::move(r)), choice(c) {}
 
   bool next(engine::TokenEvent& event) override {
     const std::lock_guard lock(mutex);
@@ -38,6 +38,7 @@ class FakeStream final : public engine::Stream {
   void cancel() override { cancelled.store(true); }
 
   const engine::Request request;
+  const uint32_t choice;  // of its prompt
   std::atomic<bool> cancelled{false};
   mutable std::mutex mutex;
   std::vector<engine::TokenEvent> events;  // guarded by mutex, as the rest
@@ -49,9 +50,14 @@ class FakeStream final : public engine::Stream {
 
 struct FakeOptions {
   uint32_t max_model_len = 512, max_seqs = 64, max_queue = 256, vocab_size = 1024;
+  uint32_t at_once = 64;       // sequences; another bound than max_seqs, as --step-tokens can be
+  uint32_t cached_tokens = 0;  // of every prompt
   int64_t step_us = 200;
-  // Token `i` after a prompt; default: ids of ordinary text, in a cycle that depends on the prompt's length.
+  // Token `i` after a prompt; default: ids of ordinary text, in a cycle that depends on the prompt's length,
+  // and, unless greedy, on the choice.
   std::function<TokenId(const std::vector<TokenId>& prompt, size_t i)> next;
+  // Log-probability of token `i` of a choice; default: -(i + 1) / 8.
+  std::function<float(uint32_t choice, size_t i)> logprob;
   TokenId end_id{2};
   // Ends a sequence with `why` before its `fail_at`-th token.
   std::optional<engine::Finish> fail_with;
@@ -75,28 +81,38 @@ class FakeEngine final : public engine::Engine {
   engine::Submitted submit(engine::Request request) override {
     const std::lock_guard lock(mutex_);
     const uint64_t needed = request.prompt.size() + std::max(request.max_tokens, 1u);
-    if (stopping_)
-      return {.stream = nullptr, .refused = {.why = engine::Refusal::kStopping, .retry_after_s = 5}};
+    const uint32_t side_by_side = request.beams ? request.beams->width : request.choices;
+    if (stopping_) return {.streams = {}, .refused = {.why = engine::Refusal::kStopping, .retry_after_s = 5}};
+    if (side_by_side > options_.at_once)
+      return {.streams = {},
+              .refused = {.why = engine::Refusal::kTooManyChoices,
+                          .needed = side_by_side,
+                          .available = options_.at_once}};
     if (needed > info_.max_model_len)
       return {
-          .stream = nullptr,
+          .streams = {},
           .refused = {
               .why = engine::Refusal::kContextLength, .needed = needed, .available = info_.max_model_len}};
     if (pool_too_small.load())
-      return {.stream = nullptr,
+      return {.streams = {},
               .refused = {.why = engine::Refusal::kPoolTooSmall, .needed = 143, .available = 120}};
     if (live_.size() >= options_.max_queue)
-      return {.stream = nullptr, .refused = {.why = engine::Refusal::kQueueFull, .retry_after_s = 7}};
-    auto stream = std::make_shared<FakeStream>(std::move(request));
-    stream->account.arrived_us = stream->request.arrived_us;
-    stream->account.queued_us = base::now_us();
-    stream->account.seed = stream->request.params.seed;
-    stream->account.prompt_tokens = static_cast<uint32_t>(stream->request.prompt.size());
-    live_.push_back(stream);
-    last_request = stream->request;
+      return {.streams = {}, .refused = {.why = engine::Refusal::kQueueFull, .retry_after_s = 7}};
+    engine::Submitted submitted;
+    for (uint32_t c = 0; c < request.choices; ++c) {
+      auto stream = std::make_shared<FakeStream>(request, c);
+      stream->account.arrived_us = request.arrived_us;
+      stream->account.queued_us = base::now_us();
+      stream->account.seed = request.params.seed;
+      stream->account.prompt_tokens = static_cast<uint32_t>(request.prompt.size());
+      stream->account.cached_tokens = options_.cached_tokens;
+      live_.push_back(stream);
+      submitted.streams.push_back(std::move(stream));
+    }
+    last_request = std::move(request);
     last_request.notify = nullptr;
     wake_.notify_one();
-    return {.stream = stream, .refused = {}};
+    return submitted;
   }
 
   base::Result<void> run() override {
@@ -155,6 +171,14 @@ class FakeEngine final : public engine::Engine {
   }
   const engine::Info& info() const override { return info_; }
   uint64_t reset_prefix_cache() override { return 3; }
+  engine::KvEvents kv_events(uint64_t since, size_t max) const override {
+    engine::KvEvents some = all_events;
+    some.dropped = since + 1 < some.first;
+    std::erase_if(some.events, [&](const engine::KvEvent& e) { return e.sequence <= since; });
+    some.events.resize(std::min(some.events.size(), max));
+    return some;
+  }
+  engine::BlockMap block_map() const override { return map; }
 
   size_t live() const {
     const std::lock_guard lock(mutex_);
@@ -165,13 +189,16 @@ class FakeEngine final : public engine::Engine {
   std::atomic<bool> pool_too_small{false};
   std::atomic<uint64_t> steps{0}, cancels{0}, waiting{0};
   engine::Request last_request;  // read it when nothing is being submitted
+  engine::KvEvents all_events;   // these two are set before requests come
+  engine::BlockMap map;
 
  private:
   TokenId token(const FakeStream& stream, size_t i) const {
     if (options_.next) return options_.next(stream.request.prompt, i);
     constexpr int kFirstText = 300, kTexts = 600;
-    return static_cast<TokenId>(kFirstText +
-                                static_cast<int>((stream.request.prompt.size() * 37 + i * 11) % kTexts));
+    const size_t choice = stream.request.params.temperature == 0 ? 0 : stream.choice;
+    const size_t at = stream.request.prompt.size() * 37 + i * 11 + choice * 101;
+    return static_cast<TokenId>(kFirstText + static_cast<int>(at % kTexts));
   }
 
   void end(FakeStream& stream, engine::Finish why) {
@@ -206,6 +233,7 @@ class FakeEngine final : public engine::Engine {
         end(stream, *options_.fail_with);
       } else if (!frozen.load()) {
         advance(stream, i, now_us);
+        while (request.beams && !stream.done) advance(stream, stream.events.size(), now_us);
       } else {
         return;
       }
@@ -226,7 +254,8 @@ class FakeEngine final : public engine::Engine {
                    std::find(own.begin(), own.end(), event.id) != own.end();
     event.time_us = now_us;
     if (request.params.logprobs >= 0) {
-      event.logprob = -0.125f * static_cast<float>(i + 1);
+      event.logprob =
+          options_.logprob ? options_.logprob(stream.choice, i) : -0.125f * static_cast<float>(i + 1);
       event.top_count = static_cast<uint8_t>(request.params.logprobs);
       for (int k = 0; k < request.params.logprobs; ++k)
         event.top[static_cast<size_t>(k)] = {

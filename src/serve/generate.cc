@@ -53,6 +53,7 @@ std::optional<ApiError> begin(const Kitchen& kitchen, const std::shared_ptr<http
                               Order order, std::vector<http::Field> fields) {
   const Desk& desk = *kitchen.desk;
   if (auto error = read_deadline(desk, exchange->request(), order.deadline_us)) return error;
+  if (auto error = judge_choices(desk.backend.engine->info(), order.options)) return error;
   for (const auto& prompt : order.prompts)
     if (auto error = judge_length(desk.backend.engine->info(), {prompt.size(), order.options.max_tokens}))
       return error;

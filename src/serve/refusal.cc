@@ -20,7 +20,23 @@ ApiError too_long(const engine::Info& info, const Length& length) {
           info.max_model_len, length.prompt_tokens + completion, length.prompt_tokens, completion, kAdvice)};
 }
 
+ApiError too_many_choices(uint64_t asked, uint64_t at_once) {
+  return {
+      .code = Code::kInvalidValue,
+      .message = fmt::format(
+          "The request needs {} sequences of one prompt to run at once, this server runs {} (--max-seqs).",
+          asked, at_once),
+      .param = "n"};
+}
+
 }  // namespace
+
+std::optional<ApiError> judge_choices(const engine::Info& info, const openai::Options& options) {
+  if (options.choices.best_of <= info.max_seqs) return std::nullopt;
+  ApiError error = too_many_choices(options.choices.best_of, info.max_seqs);
+  if (options.choices.n <= info.max_seqs) error.param = "best_of";
+  return error;
+}
 
 std::optional<ApiError> judge_length(const engine::Info& info, const Length& length) {
   if (length.prompt_tokens + std::max<uint64_t>(length.max_tokens, 1) <= info.max_model_len)
@@ -39,6 +55,8 @@ ApiError refusal(const engine::Refused& refused, const engine::Info& info, const
               "This model's maximum context length is {} tokens. However, your request needs {} KV blocks, "
               "the pool has {}. {}",
               info.max_model_len, refused.needed, refused.available, kAdvice)};
+    case engine::Refusal::kTooManyChoices:
+      return too_many_choices(refused.needed, refused.available);
     case engine::Refusal::kStopping:
       return {.code = Code::kShuttingDown,
               .message = "The server is shutting down.",

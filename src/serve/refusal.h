@@ -3,6 +3,7 @@
 
 #include "engine/engine.h"
 #include "serve/errors.h"
+#include "serve/openai/requests.h"
 
 #include <cstdint>
 #include <optional>
@@ -15,6 +16,8 @@ struct Length {
 
 // context_length_exceeded, if prompt and completion cannot fit: at least one token must.
 std::optional<ApiError> judge_length(const engine::Info& info, const Length& length);
+// invalid_value, if one prompt's sequences can never run at once.
+std::optional<ApiError> judge_choices(const engine::Info& info, const openai::Options& options);
 ApiError refusal(const engine::Refused& refused, const engine::Info& info, const Length& length);
 
 }  // namespace tally::serve

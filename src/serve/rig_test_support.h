@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
@@ -245,6 +246,22 @@ class Rig {
   bool engine_ok_ = false;
   std::thread server_thread_, engine_thread_;
 };
+
+// The JSON of each event; the end marker as the string "[DONE]".
+inline std::vector<nlohmann::json> events(const std::string& body) {
+  std::vector<nlohmann::json> out;
+  for (size_t at = 0; at < body.size();) {
+    const size_t end = body.find("\n\n", at);
+    EXPECT_NE(end, std::string::npos) << "an event without its end";
+    if (end == std::string::npos) break;
+    const std::string event = body.substr(at, end - at);
+    EXPECT_EQ(event.substr(0, 6), "data: ");
+    out.push_back(event == "data: [DONE]" ? nlohmann::json("[DONE]")
+                                          : nlohmann::json::parse(event.substr(6)));
+    at = end + 2;
+  }
+  return out;
+}
 
 // Waits until `condition` holds, for at most a minute (instrumented builds on a busy machine are that slow).
 template <class F>

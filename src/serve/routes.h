@@ -21,6 +21,8 @@ enum class Page : uint8_t {
   kMetrics,
   kResetPrefixCache,
   kSettings,
+  kBlocks,
+  kKvEvents,
   kNotBuilt,
 };
 
@@ -56,9 +58,9 @@ inline constexpr Route kRoutes[] = {
     {"GET", "/", Page::kNotBuilt, kPlain},
     {"GET", "/tokenizer_info", Page::kNotBuilt, kPlain},
     {"GET", "/v1/accounts", Page::kNotBuilt, kAdmin},
-    {"GET", "/v1/blocks", Page::kNotBuilt, kAdmin},
+    {"GET", "/v1/blocks", Page::kBlocks, kAdmin},
     {"GET", "/v1/steps", Page::kNotBuilt, kAdmin},
-    {"GET", "/v1/kv_events", Page::kNotBuilt, kAdmin},
+    {"GET", "/v1/kv_events", Page::kKvEvents, kAdmin},
     {"GET", "/v1/settings", Page::kSettings, kAdmin},
     {"POST", "/v1/embeddings", Page::kNotBuilt, kPlain},
     {"POST", "/v1/rerank", Page::kNotBuilt, kPlain},

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "serve/answer.h"
+#include "serve/cache_pages.h"
 #include "serve/generate.h"
 #include "serve/metrics.h"
 #include "serve/pages.h"
@@ -259,6 +260,12 @@ http::Response TallySite::page(const Route& route, const http::Request& request)
       break;
     case Page::kSettings:
       result = page_settings(d);
+      break;
+    case Page::kBlocks:
+      result = page_blocks(d);
+      break;
+    case Page::kKvEvents:
+      result = page_kv_events(d, request.query);
       break;
     case Page::kResetPrefixCache:
       result = page_reset_prefix_cache(d);

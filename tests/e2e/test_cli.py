@@ -12,9 +12,9 @@ import pytest
 
 from rig import ROOT, SMOL, TINY, tally
 
-COMMANDS = ("serve", "run", "inspect", "tokenize", "quantize", "bench engine", "bench kernel", "bench attention", "help")
+COMMANDS = ("serve", "run", "inspect", "tokenize", "quantize", "bench engine", "bench kernel", "bench attention", "simulate", "help")
 NOT_BUILT = (
-    "plan", "bench load", "simulate", "compare", "ablate", "explain", "eval", "doctor", "top", "report", "snapshot", "trace", "runs",
+    "plan", "bench load", "compare", "ablate", "explain", "eval", "doctor", "top", "report", "snapshot", "trace", "runs",
 )  # fmt: skip
 SMALL = ("--kv-pool", "16MiB", "--threads", "1")
 
@@ -68,14 +68,14 @@ def test_commands_that_are_not_built(command):
 
 @pytest.mark.parametrize(
     "flags",
-    [("--kv-check", "on"), ("--kv-sinks", "4"), ("--step-latency", "50"), ("--draft-model", "x.gguf"), ("--speculate-max", "4"),
+    [("--kv-check", "on"), ("--kv-sinks", "4"), ("--draft-model", "x.gguf"), ("--speculate-max", "4"),
      ("--metrics-compat", "llamacpp"), ("--log-content", "on")],
 )  # fmt: skip
 def test_flags_that_are_not_built(flags):
     refused(64, "serve", TINY, *flags, says=(flags[0], "not supported yet"))
 
 
-@pytest.mark.parametrize("flags", [("--kv-type", "int4"), ("--batching", "static"), ("--allocator", "reserve"), ("--speculate", "draft")])
+@pytest.mark.parametrize("flags", [("--kv-type", "int4"), ("--speculate", "draft")])
 def test_values_that_are_not_built(flags):
     refused(64, "serve", TINY, *flags, says=flags)
 

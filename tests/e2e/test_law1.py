@@ -154,6 +154,9 @@ VARIANTS = {
     "step-tokens-16": ("--prefix-cache", "off", "--step-tokens", "16"),
     "step-tokens-512-threads-1": ("--prefix-cache", "off", "--step-tokens", "512", "--threads", "1"),
     "block-tokens-16": ("--prefix-cache", "off", "--block-tokens", "16"),
+    "static": ("--batching", "static", "--max-seqs", "5"),
+    "reserve": ("--allocator", "reserve", "--max-model-len", "1024", "--max-seqs", "6"),
+    "step-latency": ("--step-latency", "20", "--block-tokens", "16"),
     "all-at-once": ("--block-tokens", "16", "--step-tokens", "24", "--threads", "1", "--max-seqs", "5"),
 }
 

@@ -7,6 +7,7 @@
 #include "base/ids.h"
 #include "kv/ledger.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -40,9 +41,11 @@ struct FakeSampler {
   uint32_t eos_period = 0;  // an end token about once in so many; 0: never
   uint32_t stop_at = 0;     // the generated token with this number (from 1) is an end token; 0: none
 
-  TokenId pick(uint64_t c) const { return TokenId{static_cast<int32_t>(mix(c ^ mix(seed)) % kVocabulary)}; }
-  bool stops(uint64_t c, uint32_t number) const {
-    return number == stop_at || (eos_period != 0 && mix(c ^ seed ^ 0x5107) % eos_period == 0);
+  TokenId pick(uint64_t c, uint32_t choice) const {
+    return TokenId{static_cast<int32_t>(mix(c ^ mix(seed + choice)) % kVocabulary)};
+  }
+  bool stops(uint64_t c, uint32_t number, uint32_t choice) const {
+    return number == stop_at || (eos_period != 0 && mix(c ^ (seed + choice) ^ 0x5107) % eos_period == 0);
   }
 };
 
@@ -68,6 +71,10 @@ class FakeModel {
       cell(table, p) = c;
     }
     return c;
+  }
+  void copy(BlockId from, BlockId to) {
+    std::copy_n(cells_.begin() + static_cast<ptrdiff_t>(size_t{raw(from)} * block_tokens_), block_tokens_,
+                cells_.begin() + static_cast<ptrdiff_t>(size_t{raw(to)} * block_tokens_));
   }
   const std::string& error() const { return error_; }
 

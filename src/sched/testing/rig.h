@@ -24,7 +24,8 @@ inline const char* name_of(SeqState state) {
   return kNames[static_cast<size_t>(state)];
 }
 inline const char* name_of(Refusal refusal) {
-  constexpr const char* kNames[] = {"none", "queue_full", "prompt_too_long", "pool_too_small"};
+  constexpr const char* kNames[] = {"none", "queue_full", "prompt_too_long", "pool_too_small",
+                                    "too_many_choices"};
   return kNames[static_cast<size_t>(refusal)];
 }
 
@@ -37,6 +38,7 @@ struct Record {
   std::vector<TokenId> emitted;
   uint64_t oracle = 0;     // c over prompt and emitted
   uint32_t positions = 0;  // tokens in it
+  uint32_t choice = 0;
   bool admitted = false, cancelled = false, may_fail = false;
   std::optional<EndReason> end;
   SequenceStats stats;  // at the end
@@ -68,7 +70,7 @@ class Rig {
   const std::string& error() const { return error_; }
   uint64_t log_hash() const { return log_; }
 
-  // Ids are given in order, from 1. `request.seq` is set here.
+  // Ids are given in order, from 1, one for each choice. `request.seq` is set here. Returns the first.
   SeqId submit(Request request, const FakeSampler& sampler) {
     Record r;
     request.seq = SeqId{records_.size() + 1};
@@ -78,14 +80,18 @@ class Rig {
     r.request = request;
     r.admission = scheduler_.submit(std::move(request));
     log(static_cast<uint64_t>(r.admission.refusal), r.admission.max_tokens);
-    if (r.live()) live_.push_back(r.request.seq);
-    records_.push_back(std::move(r));
-    return SeqId{records_.size()};
+    const SeqId first = r.request.seq;
+    for (r.choice = 0; r.choice < r.request.choices; ++r.choice) {
+      if (r.live()) live_.push_back(SeqId{raw(first) + r.choice});
+      records_.push_back(r);
+    }
+    return first;
   }
 
   void cancel(SeqId seq, EndReason reason = EndReason::kCancelled) {
-    Record& r = records_[raw(seq) - 1];
-    r.cancelled = r.cancelled || r.live();
+    for (Record* r : choices_of(seq)) {
+      if (r->request.beams || id_of(*r) == seq) r->cancelled = r->cancelled || r->live();
+    }
     scheduler_.cancel(seq, reason);
   }
 
@@ -105,14 +111,24 @@ class Rig {
       return;
     }
     if (faults.reset_in_flight) ledger_.reset_prefix();
+    for (const BlockCopy& c : plan.copies) model_.copy(c.from, c.to);
     if (faults.abandon) {
-      for (const PlannedRows& g : plan.rows) records_[raw(g.seq) - 1].may_fail = true;
+      for (const PlannedRows& g : plan.rows) may_fail(g.seq);
       for (const Ended& e : scheduler_.abandon(now)) end(e, now);
       return;
     }
     forward(plan, faults);
     for (const Ended& e : scheduler_.commit(outcomes_, now)) end(e, now);
   }
+
+  // Of the request that `seq` is a choice of.
+  std::vector<Record*> choices_of(SeqId seq) {
+    const size_t at = raw(seq) - 1, first = at - records_[at].choice;
+    std::vector<Record*> out;
+    for (size_t i = 0; i < records_[at].request.choices; ++i) out.push_back(&records_[first + i]);
+    return out;
+  }
+  static SeqId id_of(const Record& r) { return SeqId{raw(r.request.seq) + r.choice}; }
 
   // Sequences taken and not ended, in order.
   const std::vector<SeqId>& live() const { return live_; }
@@ -171,8 +187,21 @@ class Rig {
     }
   }
 
+  // A sequence's work may fail for those that were to be forked from it too, and for its fellow beams.
+  void may_fail(SeqId seq) {
+    for (Record* r : choices_of(seq)) {
+      if (id_of(*r) == seq || !r->admitted || r->request.beams) r->may_fail = true;
+    }
+  }
+
+  struct Result {
+    SeqId seq{};
+    uint64_t c = 0;
+    bool first = false;  // of a choice that begins, or of the one it is forked from
+  };
+
   void forward(const StepPlan& plan, const StepFaults& faults) {
-    outcomes_.clear();
+    results_.clear();
     uint32_t rows = 0;
     bool prefill = false;
     stopped_ = false;
@@ -181,6 +210,8 @@ class Rig {
       rows += g.rows;
       prefill |= !g.decode;
       if (g.decode && prefill) fail("a decode row after a prefill row");
+      // A choice that goes on where a cancelled one was.
+      r.admitted = r.admitted || std::ranges::any_of(choices_of(g.seq), &Record::admitted);
       if (g.rows == 0 || !r.live() || !r.admitted) fail("a row of no use: " + std::to_string(raw(g.seq)));
       const auto tokens = scheduler_.tokens(g.seq);
       log(raw(g.seq) << 32 | g.position, g.rows << 2 | (g.decode ? 2U : 0U) | (g.wants_logits ? 1U : 0U));
@@ -189,24 +220,73 @@ class Rig {
       const auto c =
           model_.forward(tokens, scheduler_.table(g.seq), g.position, g.rows, r.request.prefix_namespace);
       if (!c) fail("sequence " + std::to_string(raw(g.seq)) + ": " + model_.error());
-      if (g.wants_logits) outcomes_.push_back(sample(r, c.value_or(0), faults));
+      if (!g.wants_logits) continue;
+      if (c.value_or(0) != r.oracle)
+        fail("the oracle's stream differs: sequence " + std::to_string(raw(g.seq)));
+      const bool first = r.emitted.empty() && r.request.choices > 1;
+      results_.push_back({g.seq, r.oracle, first});
+      for (uint32_t i = 0; i < g.begins; ++i) {
+        const SeqId child = plan.begins[g.begins_at + i];
+        if (records_[raw(child) - 1].admitted) fail("begun twice: " + std::to_string(raw(child)));
+        records_[raw(child) - 1].admitted = true;
+        results_.push_back({child, r.oracle, true});
+      }
     }
     if (rows > config_.step_tokens) fail("S1: rows of a step");
+    pick_outcomes(faults);
   }
 
-  Outcome sample(Record& r, uint64_t c, const StepFaults& faults) {
-    if (faults.all_rows || faults.rows.contains(r.request.seq)) {
-      r.may_fail = true;
-      return {TokenId{-1}, false, true};
+  void pick_outcomes(const StepFaults& faults) {
+    outcomes_.assign(results_.size(), Outcome{});
+    for (size_t i = 0; i < results_.size(); ++i) {
+      Record& r = records_[raw(results_[i].seq) - 1];
+      outcomes_[i].failed = faults.all_rows || faults.rows.contains(results_[i].seq);
+      if (outcomes_[i].failed) r.may_fail = true;
     }
-    if (c != r.oracle) fail("the oracle's stream differs: sequence " + std::to_string(raw(r.request.seq)));
-    const Outcome out{r.sampler.pick(c), r.sampler.stops(c, static_cast<uint32_t>(r.emitted.size()) + 1),
-                      false};
-    r.emitted.push_back(out.token);
-    r.oracle = chain_next(r.oracle, out.token, r.positions++);
-    stopped_ = stopped_ || out.stop;
-    log(static_cast<uint64_t>(raw(out.token)), raw(r.request.seq));
-    return out;
+    for (size_t i = 0; i < results_.size(); ++i) {
+      if (records_[raw(results_[i].seq) - 1].request.beams) move_beam(i);
+    }
+    for (size_t i = 0; i < results_.size(); ++i) emit(i);
+  }
+
+  // Beams: one failed is all failed; else those whose cells' hash is even go on alone, and the others from
+  // one of these.
+  void move_beam(size_t i) {
+    const SeqId seq = results_[i].seq;
+    Record& r = records_[raw(seq) - 1];
+    std::vector<size_t> heads;
+    for (size_t k = 0; k < results_.size(); ++k) {
+      const Record& other = records_[raw(results_[k].seq) - 1];
+      if (other.request.seq != r.request.seq) continue;
+      if (outcomes_[k].failed) r.may_fail = true;
+      if (mix(results_[k].c + other.choice) % 2 == 0) heads.push_back(k);
+    }
+    if (results_[i].first || heads.empty() || std::ranges::find(heads, i) != heads.end()) return;
+    const size_t head = heads[mix(results_[i].c ^ 0xBEA) % heads.size()];
+    outcomes_[i].from = results_[head].seq;
+  }
+
+  void emit(size_t i) {
+    Record& r = records_[raw(results_[i].seq) - 1];
+    if (outcomes_[i].failed || (r.request.beams && r.may_fail)) return;
+    if (outcomes_[i].from) {
+      // The head may have its token already: what it had before is its stream without the last.
+      const Record& head = records_[raw(*outcomes_[i].from) - 1];
+      const bool later = head.emitted.size() > r.emitted.size();
+      r.emitted.assign(head.emitted.begin(), head.emitted.end() - (later ? 1 : 0));
+      r.oracle = chain_start(r.request.prefix_namespace);
+      r.positions = 0;
+      for (const TokenId id : r.request.prompt) r.oracle = chain_next(r.oracle, id, r.positions++);
+      for (const TokenId id : r.emitted) r.oracle = chain_next(r.oracle, id, r.positions++);
+    }
+    const uint64_t c = r.oracle;
+    const auto number = static_cast<uint32_t>(r.emitted.size()) + 1;
+    outcomes_[i].token = r.sampler.pick(c, r.choice);
+    outcomes_[i].stop = r.sampler.stops(c, number, r.choice);
+    r.emitted.push_back(outcomes_[i].token);
+    r.oracle = chain_next(r.oracle, outcomes_[i].token, r.positions++);
+    stopped_ = stopped_ || outcomes_[i].stop;
+    log(static_cast<uint64_t>(raw(outcomes_[i].token)), raw(results_[i].seq));
   }
 
   Config config_;
@@ -217,6 +297,7 @@ class Rig {
   std::vector<SeqId> live_;
   std::vector<SeqId> admission_order_;
   StepPlan plan_;
+  std::vector<Result> results_;
   std::vector<Outcome> outcomes_;
   bool stopped_ = false;
   uint64_t log_ = 0;

@@ -7,7 +7,8 @@ namespace tally::sched::testing {
 
 namespace {
 
-constexpr Tick kStepTicks = 1000;  // a step takes a millisecond
+constexpr int32_t kPriorityZero = 100;  // prio=100 is the usual one, prio=99 goes before it
+constexpr Tick kStepTicks = 1000;       // a step takes a millisecond
 
 void add_word(std::string& out, std::string_view word) {
   if (!out.empty()) out += ' ';
@@ -103,11 +104,17 @@ void ScriptRunner::configure(const ScriptLine& line) {
   if (rig_) return bad("config comes first, and once");
   std::map<std::string, uint64_t> values{{"block", 16}, {"pool", 8},   {"step", 64}, {"seqs", 4},
                                          {"queue", 8},  {"len", 4096}, {"hash", 64}, {"queue_tokens", 0}};
+  values["latency"] = 0;
   bool cache = true;
+  Config config;
   for (size_t i = 1; i < line.words.size(); ++i) {
     const auto [key, value] = pair_of(line.words[i]);
     if (key == "cache" && (value == "on" || value == "off")) {
       cache = value == "on";
+    } else if (key == "batching" && (value == "static" || value == "continuous")) {
+      config.batching = value == "static" ? Batching::kStatic : Batching::kContinuous;
+    } else if (key == "allocator" && (value == "reserve" || value == "paged")) {
+      config.allocator = value == "reserve" ? Allocator::kReserve : Allocator::kPaged;
     } else if (values.contains(key)) {
       values[key] = number(value);
     } else {
@@ -115,7 +122,7 @@ void ScriptRunner::configure(const ScriptLine& line) {
     }
   }
   const auto u32 = [&](const char* key) { return static_cast<uint32_t>(values[key]); };
-  Config config;
+  config.step_latency = static_cast<Tick>(values["latency"]);
   config.seqs_max = u32("seqs");
   config.queue_max = u32("queue");
   config.queue_tokens_max = values["queue_tokens"];
@@ -123,6 +130,8 @@ void ScriptRunner::configure(const ScriptLine& line) {
   config.model_len_max = u32("len");
   block_tokens_ = u32("block");
   rig_ = std::make_unique<Rig>(config, kv::LedgerConfig{u32("pool"), block_tokens_, cache, u32("hash")});
+  // A pass over the weights costs as much as 8 rows of arithmetic: 800 ticks, and 100 for each row beyond.
+  rig_->scheduler().set_cost({.weights = 800, .row = 100});
 }
 
 void ScriptRunner::submit(const ScriptLine& line) {
@@ -139,10 +148,17 @@ void ScriptRunner::submit(const ScriptLine& line) {
       request.max_tokens = static_cast<uint32_t>(number(value));
     else if (key == "salt")
       request.prefix_namespace[0] = mix(std::hash<std::string>{}(value));
+    else if (key == "tenant")
+      request.tenant = number(value);
     else if (key == "at")
       request.arrival = static_cast<Tick>(number(value));
     else if (key == "deadline")
       request.deadline = now_ + static_cast<Tick>(number(value));
+    else if (key == "n" || key == "beams") {
+      request.choices = static_cast<uint32_t>(number(value));
+      request.beams = key == "beams";
+    } else if (key == "prio")
+      request.priority = static_cast<int32_t>(number(value)) - kPriorityZero;
     else if (key == "stop")
       sampler.stop_at = static_cast<uint32_t>(number(value));
     else if (key == "seed")
@@ -165,8 +181,12 @@ void ScriptRunner::submit(const ScriptLine& line) {
     request.prompt.push_back(prompt_token(rig_->records().size() + 1, i));
   }
   request.prompt.resize(prompt);
-  names_.push_back(line.words[1]);
-  ids_[line.words[1]] = rig_->submit(std::move(request), sampler);
+  const uint32_t choices = request.choices;
+  const SeqId first = rig_->submit(std::move(request), sampler);
+  for (uint32_t c = 0; c < choices; ++c) {
+    names_.push_back(line.words[1] + (c == 0 ? "" : "." + std::to_string(c)));
+    ids_[names_.back()] = SeqId{raw(first) + c};
+  }
 }
 
 void ScriptRunner::fault(const ScriptLine& line) {
@@ -237,6 +257,11 @@ void ScriptRunner::expect(const ScriptLine& line) {
     want(joined(line.words, 2), got);
   } else if (what == "counter") {
     want(word(3), counter_text(word(2)));
+  } else if (what == "copies") {
+    std::string got;
+    for (const BlockCopy& c : rig_->last_plan().copies)
+      add_word(got, std::to_string(raw(c.from)) + ">" + std::to_string(raw(c.to)));
+    want(word(2) == "none" ? "" : joined(line.words, 2), got);
   } else if (what == "idle") {
     want("idle", rig_->scheduler().idle() ? "idle" : "busy");
   } else {
@@ -293,6 +318,8 @@ std::string ScriptRunner::counter_text(const std::string& counter) const {
                                                {"waiting", q.waiting},
                                                {"deferred", q.deferred},
                                                {"waiting_tokens", q.waiting_tokens},
+                                               {"forks", q.forks},
+                                               {"copies", q.copied_blocks},
                                                {"evictions", s.evictions},
                                                {"registered", rig_->ledger().moves(kv::Move::kRegister)}};
   return values.contains(counter) ? std::to_string(values.at(counter)) : "no such counter";
@@ -305,7 +332,7 @@ void ScriptRunner::finish() {
   const kv::LedgerStats s = rig_->ledger().stats();
   want("held=0 both=0", "held=" + std::to_string(s.held) + " both=" + std::to_string(s.both));
   for (const Record& r : rig_->records()) {
-    if (r.live()) bad("never ended: " + name(r.request.seq));
+    if (r.live()) bad("never ended: " + name(Rig::id_of(r)));
   }
 }
 
@@ -346,8 +373,9 @@ std::string ScriptRunner::ledger_text() const {
   out += "\n";
   for (const Record& r : rig_->records()) {
     if (!r.live()) continue;
-    out += name(r.request.seq) + ": " + state_text(r.request.seq) + ", blocks";
-    for (const BlockId b : rig_->scheduler().table(r.request.seq)) add_word(out, std::to_string(raw(b)));
+    const SeqId seq = Rig::id_of(r);
+    out += name(seq) + ": " + state_text(seq) + ", blocks";
+    for (const BlockId b : rig_->scheduler().table(seq)) add_word(out, std::to_string(raw(b)));
     out += "\n";
   }
   return out;

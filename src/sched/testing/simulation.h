@@ -45,8 +45,10 @@ enum class Event : uint8_t {
   kResetInFlight,
   kTickJump,
   kAllRunningLeave,
+  kChoices,
+  kBeams,
 };
-inline constexpr size_t kEventCount = static_cast<size_t>(Event::kAllRunningLeave) + 1;
+inline constexpr size_t kEventCount = static_cast<size_t>(Event::kBeams) + 1;
 
 struct SimulationCounts {
   uint64_t steps = 0, rows = 0, hash_cut_runs = 0, hash_mismatches = 0;
@@ -91,7 +93,7 @@ class Simulation {
   uint64_t arrivals_percent_ = 0, burst_ = 0, prompt_max_ = 0, new_max_ = 0, overlap_percent_ = 0,
            spaces_ = 0;
   uint64_t cancel_one_in_ = 0, fault_one_in_ = 0, reset_one_in_ = 0, leave_one_in_ = 0, deadline_percent_ = 0,
-           late_percent_ = 10, giant_percent_ = 0;
+           late_percent_ = 10, giant_percent_ = 0, choices_percent_ = 0, priority_percent_ = 0;
   uint32_t eos_period_ = 0;
   Tick step_ticks_ = 1000, now_ = 1'000'000;
   std::unique_ptr<Rig> rig_;

@@ -10,7 +10,6 @@ namespace tally::serve::openai {
 namespace {
 
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
-constexpr int64_t kChoicesMax = 16;
 constexpr size_t kUserBytesMax = 256, kToolsMax = 128;
 
 // Out of float's range stays out of range, as infinity.
@@ -127,15 +126,63 @@ void read_sampling(Fields& fields, size_t vocab_size, Options& out) {
   }
 }
 
-// Choices and searches: their ranges hold today, their other values come later.
-void refuse_search(Fields& fields) {
+// What steers the beams: temperature, top_p, top_k, min_p and seed mean nothing to them, as in vLLM. What
+// would mean something and is not done is refused.
+void read_beams(Fields& fields, Options& out) {
+  const bool wanted = fields.get_bool("use_beam_search").value_or(false);
+  engine::BeamSearch beams;
+  beams.width = out.choices.best_of;
+  if (const auto penalty = fields.get_number("length_penalty")) {
+    beams.length_penalty = to_float(*penalty);
+    if (!(std::abs(beams.length_penalty) <= kLengthPenaltyMax))
+      return fields.invalid("length_penalty", "length_penalty must be a number from -5 to 5.");
+  }
+  if (const Json* early = fields.find("early_stopping")) {
+    const auto* flag = early->as<bool>();
+    const auto* word = early->as<std::string>();
+    if (!flag && !(word && *word == "never"))
+      return fields.invalid("early_stopping", "early_stopping must be true, false or \"never\".");
+    beams.early_stopping = !flag   ? engine::EarlyStopping::kNever
+                           : *flag ? engine::EarlyStopping::kTrue
+                                   : engine::EarlyStopping::kFalse;
+  }
+  if (!wanted) {
+    if (beams.length_penalty != 1)
+      fields.invalid("length_penalty", "length_penalty needs use_beam_search: true.");
+    if (beams.early_stopping != engine::EarlyStopping::kFalse)
+      fields.invalid("early_stopping", "early_stopping needs use_beam_search: true.");
+    return;
+  }
+  if (out.stream)
+    fields.invalid("stream", "A beam search cannot be streamed: its answers are known at the end.");
+  if (!out.stop.empty())
+    fields.invalid("stop", "stop does not go with use_beam_search; stop_token_ids does.");
+  if (!out.params.bias.empty()) fields.invalid("logit_bias", "logit_bias does not go with use_beam_search.");
+  const sample::Penalties& p = out.params.penalties;
+  if (p.active()) {
+    const char* name = p.repetition != 1 ? "repetition_penalty"
+                       : p.presence != 0 ? "presence_penalty"
+                                         : "frequency_penalty";
+    fields.invalid(name, std::string(name) + " does not go with use_beam_search.");
+  }
+  out.choices.beams = beams;
+}
+
+void read_choices(Fields& fields, Options& out) {
   const auto n = fields.get_int("n", 1, kChoicesMax);
   const auto best_of = fields.get_int("best_of", 1, kChoicesMax);
-  if (best_of && *best_of < n.value_or(1)) fields.invalid("best_of", "best_of is smaller than n.");
-  if (n.value_or(1) != 1) not_built(fields, "n");
-  if (best_of.value_or(1) != 1) not_built(fields, "best_of");
-  for (const char* name : {"use_beam_search", "echo"})
-    if (fields.get_bool(name).value_or(false)) not_built(fields, name);
+  out.choices.n = static_cast<uint32_t>(n.value_or(1));
+  out.choices.best_of = static_cast<uint32_t>(best_of.value_or(out.choices.n));
+  if (out.choices.best_of < out.choices.n) fields.invalid("best_of", "best_of is smaller than n.");
+  read_beams(fields, out);
+  if (out.stream && out.choices.best_of > out.choices.n)
+    fields.invalid("best_of",
+                   "best_of above n cannot be streamed: which choices are best is known at the end.");
+}
+
+// Scores of the prompt itself come later.
+void refuse_prompt_scores(Fields& fields) {
+  if (fields.get_bool("echo").value_or(false)) not_built(fields, "echo");
   if (fields.get_int("prompt_logprobs", 0, sample::kLogprobsMax)) not_built(fields, "prompt_logprobs");
 }
 
@@ -160,20 +207,23 @@ void refuse_constraints(Fields& fields) {
     if (fields.find(name)) not_built(fields, name);
 }
 
-void refuse_others(Fields& fields) {
+void read_queueing(Fields& fields, Options& out) {
+  out.priority = static_cast<int32_t>(fields.get_int("priority", -100, 100).value_or(0));
+  const std::string* salt = fields.get_string("cache_salt");
+  if (!salt) return;
+  const bool legal =
+      !salt->empty() && salt->size() <= 64 && std::all_of(salt->begin(), salt->end(), [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+               c == '-';
+      });
+  if (!legal) fields.invalid("cache_salt", "cache_salt must be 1 to 64 of A-Z a-z 0-9 _ -.");
+  out.cache_salt = *salt;
+}
+
+void refuse_typical(Fields& fields) {
   if (const auto p = fields.get_number("typical_p")) {
     if (!(*p >= 0 && *p <= 1)) fields.invalid("typical_p", "typical_p must be a number from 0 to 1.");
     if (*p != 1) not_built(fields, "typical_p");
-  }
-  if (fields.get_int("priority", -100, 100).value_or(0) != 0) not_built(fields, "priority");
-  if (const std::string* salt = fields.get_string("cache_salt")) {
-    const bool legal =
-        !salt->empty() && salt->size() <= 64 && std::all_of(salt->begin(), salt->end(), [](char c) {
-          return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-                 c == '-';
-        });
-    if (!legal) fields.invalid("cache_salt", "cache_salt must be 1 to 64 of A-Z a-z 0-9 _ -.");
-    not_built(fields, "cache_salt");
   }
 }
 
@@ -211,9 +261,11 @@ void read_options(Fields& fields, Route route, size_t vocab_size, Options& out) 
     fields.invalid("user", "user is longer than 256 bytes.");
   if (const auto wrong = sample::validate(out.params, vocab_size))
     fields.invalid(wrong->param, wrong->message);
-  refuse_search(fields);
+  read_choices(fields, out);
+  refuse_prompt_scores(fields);
   refuse_constraints(fields);
-  refuse_others(fields);
+  read_queueing(fields, out);
+  refuse_typical(fields);
 }
 
 }  // namespace tally::serve::openai

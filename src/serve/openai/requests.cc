@@ -183,6 +183,9 @@ std::optional<ApiError> parse_completion(std::string_view body, size_t vocab_siz
   Fields fields(*json.as<JsonObject>());
   read_options(fields, Route::kCompletion, vocab_size, out.options);
   read_prompts(fields, vocab_size, out);
+  if (out.prompts.size() * out.options.choices.best_of > kSequencesMax)
+    fields.invalid(out.options.choices.best_of > out.options.choices.n ? "best_of" : "n",
+                   "The prompts times their sequences are more than 256.");
   return fields.error();
 }
 

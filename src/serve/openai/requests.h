@@ -3,6 +3,7 @@
 // all routes. What is not built yet is refused by name, never ignored.
 
 #include "base/ids.h"
+#include "engine/engine.h"
 #include "sample/params.h"
 #include "serve/errors.h"
 #include "text/chat.h"
@@ -17,6 +18,16 @@ namespace tally::serve::openai {
 
 inline constexpr size_t kMessagesMax = 1024, kPartsMax = 256, kPromptsMax = 64;
 inline constexpr size_t kStopMax = 16, kStopBytesMax = 256;
+inline constexpr uint32_t kChoicesMax = 16;     // n, best_of, beam width
+inline constexpr uint32_t kSequencesMax = 256;  // prompts x n
+inline constexpr float kLengthPenaltyMax = 5;   // keeps length^penalty finite in both directions
+
+// Of each prompt.
+struct Choices {
+  uint32_t n = 1;        // told
+  uint32_t best_of = 1;  // sequences run for them, at least n: sampled ones, or beams
+  std::optional<engine::BeamSearch> beams;
+};
 
 // What chat and text completions have in common.
 struct Options {
@@ -24,6 +35,9 @@ struct Options {
   sample::Params params;  // seed: as given, or 0
   bool has_seed = false;
   uint32_t max_tokens = 0;  // 0: until the context is full
+  Choices choices;
+  int32_t priority = 0;    // lower goes first
+  std::string cache_salt;  // prefixes are shared inside one
   std::vector<std::string> stop;
   bool stream = false, include_usage = false, include_tally = false;
 };

@@ -172,9 +172,6 @@ TEST(Requests, A25Surrogates) {
 
 TEST(Requests, NotBuiltYet) {
   const std::pair<const char*, const char*> cases[] = {
-      {R"("n":2)", "n"},
-      {R"("best_of":2)", "best_of"},
-      {R"("use_beam_search":true)", "use_beam_search"},
       {R"("echo":true)", "echo"},
       {R"("prompt_logprobs":0)", "prompt_logprobs"},
       {R"("tools":[{}])", "tools"},
@@ -183,8 +180,6 @@ TEST(Requests, NotBuiltYet) {
       {R"("structured_outputs":{})", "structured_outputs"},
       {R"("guided_json":{})", "guided_json"},
       {R"("typical_p":0.5)", "typical_p"},
-      {R"("priority":1)", "priority"},
-      {R"("cache_salt":"abc")", "cache_salt"},
   };
   for (const auto& [field, param] : cases)
     EXPECT_EQ(completion(field), std::string("not_supported ") + param) << field;
@@ -193,6 +188,82 @@ TEST(Requests, NotBuiltYet) {
           R"("n":1,"best_of":1,"use_beam_search":false,"echo":false,"tools":[],"tool_choice":"none","typical_p":1,"priority":0)"),
       "ok");
   EXPECT_EQ(completion(R"("response_format":{"type":"text"})"), "ok");
+}
+
+TEST(Requests, Queueing) {
+  CompletionRequest request;
+  ASSERT_FALSE(parse_completion(R"({"model":"m","prompt":"p","priority":-100,"cache_salt":"aZ_-9"})", kVocab,
+                                request));
+  EXPECT_EQ(request.options.priority, -100);
+  EXPECT_EQ(request.options.cache_salt, "aZ_-9");
+  EXPECT_EQ(completion(R"("priority":-101)"), "invalid_value priority");
+  EXPECT_EQ(completion(R"("priority":1.5)"), "invalid_value priority");
+  EXPECT_EQ(completion(R"("cache_salt":")" + repeat("a", 65) + "\""), "invalid_value cache_salt");
+}
+
+TEST(Requests, Choices) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("n":17)", "n"},
+      {R"("n":"2")", "n"},
+      {R"("n":1.5)", "n"},
+      {R"("best_of":17)", "best_of"},
+      {R"("best_of":0)", "best_of"},
+      {R"("n":2,"best_of":1)", "best_of"},
+      {R"("best_of":3,"stream":true)", "best_of"},
+      {R"("n":2,"best_of":3,"stream":true)", "best_of"},
+  };
+  for (const auto& [field, param] : cases) {
+    EXPECT_EQ(completion(field), std::string("invalid_value ") + param) << field;
+    EXPECT_EQ(chat(field), std::string("invalid_value ") + param) << field;
+  }
+  for (const char* field : {R"("n":16)", R"("n":2,"best_of":2,"stream":true)", R"("n":3,"best_of":16)"}) {
+    EXPECT_EQ(completion(field), "ok") << field;
+    EXPECT_EQ(chat(field), "ok") << field;
+  }
+  const std::string prompts = R"({"model":"m","prompt":[)" + repeat("\"a\",", 31) + R"("a"])";
+  EXPECT_EQ(body(prompts + R"(,"n":8})"), "ok");
+  EXPECT_EQ(body(prompts + R"(,"n":9})"), "invalid_value n");
+  EXPECT_EQ(body(prompts + R"(,"n":8,"best_of":9})"), "invalid_value best_of");
+}
+
+TEST(Requests, Beams) {
+  const std::string beams = R"("use_beam_search":true,"n":4,)";
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("use_beam_search":1)", "use_beam_search"},
+      {R"("length_penalty":"1")", "length_penalty"},
+      {R"("length_penalty":5.5)", "length_penalty"},
+      {R"("length_penalty":-1e300)", "length_penalty"},
+      {R"("early_stopping":"always")", "early_stopping"},
+      {R"("early_stopping":1)", "early_stopping"},
+      {R"("stream":true)", "stream"},
+      {R"("stop":"x")", "stop"},
+      {R"("logit_bias":{"5":1})", "logit_bias"},
+      {R"("repetition_penalty":1.1)", "repetition_penalty"},
+      {R"("presence_penalty":0.5)", "presence_penalty"},
+      {R"("frequency_penalty":0.5)", "frequency_penalty"},
+      {R"("temperature":3)", "temperature"},
+  };
+  for (const auto& [field, param] : cases) {
+    const std::string all = (std::string_view(field).starts_with("\"use") ? "" : beams) + field;
+    EXPECT_EQ(completion(all), std::string("invalid_value ") + param) << all;
+    EXPECT_EQ(chat(all), std::string("invalid_value ") + param) << all;
+  }
+  EXPECT_EQ(completion(R"("length_penalty":2)"), "invalid_value length_penalty");
+  EXPECT_EQ(completion(R"("early_stopping":true)"), "invalid_value early_stopping");
+  EXPECT_EQ(completion(R"("length_penalty":1.0,"early_stopping":false,"use_beam_search":false)"), "ok");
+  for (const char* field : {R"("temperature":0)", R"("temperature":0.7,"top_p":0.5,"seed":1)",
+                            R"("stop_token_ids":[5],"min_tokens":2,"ignore_eos":true)"})
+    EXPECT_EQ(completion(beams + field), "ok") << field;
+  CompletionRequest request;
+  ASSERT_FALSE(parse_completion(R"({"model":"m","prompt":"p","use_beam_search":true,"n":2,"best_of":5,)"
+                                R"("length_penalty":-0.5,"early_stopping":true})",
+                                kVocab, request));
+  EXPECT_EQ(request.options.choices.n, 2u);
+  EXPECT_EQ(request.options.choices.best_of, 5u);
+  ASSERT_TRUE(request.options.choices.beams);
+  EXPECT_EQ(request.options.choices.beams->width, 5u);
+  EXPECT_EQ(request.options.choices.beams->length_penalty, -0.5f);
+  EXPECT_EQ(request.options.choices.beams->early_stopping, engine::EarlyStopping::kTrue);
 }
 
 TEST(Requests, Messages) {

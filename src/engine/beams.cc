@@ -1,0 +1,92 @@
+#include "engine/beams.h"
+
+#include "base/check.h"
+
+#include <algorithm>
+
+namespace tally::engine {
+
+BeamFamily::BeamFamily(const sample::BeamRules& rules, SeqId first, size_t end_ids,
+                       const std::vector<std::shared_ptr<Stream>>& streams)
+    : pool_(rules), left_(rules.width), row_tokens_(sample::beam_tokens_of_row(rules.width, end_ids)) {
+  for (uint32_t i = 0; i < rules.width; ++i) sequences_.push_back(SeqId{raw(first) + i});
+  for (const auto& stream : streams) streams_.push_back(std::static_pointer_cast<TokenStream>(stream));
+  rows_.resize(rules.width * row_tokens_);
+  row_sizes_.resize(rules.width);
+  slot_of_rank_.resize(rules.width);
+  next_slots_.resize(rules.width);
+  outcomes_.resize(rules.width);
+  by_rank_.reserve(rules.width);
+  answers_.reserve(streams_.size());
+}
+
+uint64_t BeamFamily::bytes(const sample::BeamRules& rules) {
+  return (3 * uint64_t{rules.width} + 1) * rules.tokens_max * sizeof(sample::BeamToken) +
+         uint64_t{rules.width} * 2 * rules.width * sizeof(sample::BeamToken) + sizeof(BeamFamily);
+}
+
+std::span<sample::BeamToken> BeamFamily::row(SeqId seq) {
+  return std::span(rows_).subspan(slot_of(seq) * row_tokens_, row_tokens_);
+}
+
+void BeamFamily::set_row(SeqId seq, size_t tokens) { row_sizes_[slot_of(seq)] = tokens; }
+
+void BeamFamily::advance(bool first) {
+  constexpr uint32_t kNone = UINT32_MAX;
+  by_rank_.clear();
+  for (size_t rank = 0; rank < (first ? 1 : sequences_.size()); ++rank) {
+    const size_t slot = first ? 0 : slot_of_rank_[rank];
+    by_rank_.push_back(row(sequences_[slot]).first(row_sizes_[slot]));
+  }
+  const bool over = !pool_.advance(by_rank_);
+  const std::span<const sample::BeamPool::Live> live = pool_.live();
+  if (over) {  // the tokens of the sequences matter no more
+    for (sched::Outcome& o : outcomes_) o = {.token = TokenId{0}, .stop = true};
+    return;
+  }
+  // The first to go on from a beam stays in its sequence, the others move to those that nobody goes on from.
+  std::fill(next_slots_.begin(), next_slots_.end(), kNone);
+  for (sched::Outcome& o : outcomes_) o = {.token = TokenId{-1}};
+  if (!first) {
+    for (size_t r = 0; r < live.size(); ++r) {
+      const uint32_t slot = slot_of_rank_[live[r].parent];
+      if (raw(outcomes_[slot].token) >= 0) continue;
+      outcomes_[slot].token = live[r].token.id;
+      next_slots_[r] = slot;
+    }
+  }
+  uint32_t free_slot = 0;
+  for (size_t r = 0; r < live.size(); ++r) {
+    if (next_slots_[r] != kNone) continue;
+    while (raw(outcomes_[free_slot].token) >= 0) ++free_slot;
+    outcomes_[free_slot].token = live[r].token.id;
+    if (!first) outcomes_[free_slot].from = sequences_[slot_of_rank_[live[r].parent]];
+    next_slots_[r] = free_slot;
+  }
+  std::swap(slot_of_rank_, next_slots_);
+}
+
+bool BeamFamily::leave(const Receipt& receipt) {
+  if (left_ == sequences_.size()) receipt_ = receipt;
+  return --left_ == 0;
+}
+
+void BeamFamily::finish(Finish reason, int64_t now_us) {
+  const bool complete = reason == Finish::kStop || reason == Finish::kLength;
+  const std::span<const sample::BeamPool::Hypothesis> best = pool_.best();
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    Answer answer{reason, receipt_};
+    answer.receipt.generated_tokens = 0;
+    if (complete && i < best.size()) {
+      for (const sample::BeamToken& t : best[i].tokens)
+        streams_[i]->append({.id = t.id, .is_end = t.is_end, .logprob = t.logprob}, now_us);
+      answer.finish = best[i].ended ? Finish::kStop : Finish::kLength;
+      answer.receipt.generated_tokens = static_cast<uint32_t>(best[i].tokens.size());
+      answer.receipt.cumulative_logprob = static_cast<float>(best[i].cumulative);
+    }
+    streams_[i]->end(answer.finish, answer.receipt);
+    answers_.push_back(answer);
+  }
+}
+
+}  // namespace tally::engine

@@ -1,0 +1,76 @@
+#include "engine/cost.h"
+
+#include "base/clock.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace tally::engine {
+namespace {
+
+// One pass of `rows` rows of one sequence from `position` on; least of a few, for what disturbs only adds.
+struct Prober {
+  const model::Model& model;
+  const kv::View& view;
+  model::Scratch& scratch;
+  base::ThreadPool& pool;
+
+  double least_us(uint32_t rows, uint32_t position, bool logits) const {
+    constexpr int kTries = 3;
+    const uint32_t block_tokens = view.layout(LayerIdx{0}).block_tokens, blocks = view.shape().blocks;
+    const std::vector<TokenId> tokens(rows, TokenId{0});
+    const model::Segment segment{0, rows, position, 0};
+    // The pool may be smaller than the context: then blocks are read more than once.
+    std::vector<uint32_t> table((position + rows + block_tokens - 1) / block_tokens);
+    for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<uint32_t>(i % blocks);
+    const uint32_t last = rows - 1;
+    const std::span<const uint32_t> wanted(&last, logits ? 1 : 0);
+    double least = 0;
+    for (int i = 0; i < kTries; ++i) {
+      const int64_t begin = base::now_us();
+      model.forward({tokens, {&segment, 1}, table, wanted}, view, scratch, pool);
+      const auto took = static_cast<double>(base::now_us() - begin);
+      if (i == 0 || took < least) least = took;
+    }
+    return least;
+  }
+};
+
+double above(double a, double b) { return std::max(0.0, a - b); }
+
+}  // namespace
+
+sched::StepCost measure_cost(const model::Model& model, const kv::View& view, model::Scratch& scratch,
+                             base::ThreadPool& pool, uint32_t rows_max, uint32_t context_max) {
+  constexpr uint32_t kManyRows = 64, kDeep = 1024;
+  const Prober probe{model, view, scratch, pool};
+  const uint32_t rows = std::min(rows_max, kManyRows);
+  const uint32_t deep = std::min(kDeep, context_max - std::min(context_max, rows));
+  // Rows that are read were written: nothing but values of this model are in the blocks.
+  for (uint32_t at = 0; at < deep; at += rows) probe.least_us(rows, at, false);
+  sched::StepCost cost;
+  const double one = probe.least_us(1, 0, false), many = probe.least_us(rows, 0, false);
+  cost.weights = one;
+  cost.row = rows > 1 ? std::max(many / rows, one / 64) : one;
+  cost.logits = above(probe.least_us(1, 0, true), one);
+  if (deep > 0) {
+    cost.kv_decode = above(probe.least_us(1, deep, false), one) / deep;
+    cost.kv_prefill = above(probe.least_us(rows, deep, false), many) / (double{1} * rows * deep);
+  }
+  return cost;
+}
+
+void CostFollower::observe(double predicted_us, double taken_us) {
+  if (predicted_us <= 0) return;
+  const double ratio = std::clamp(taken_us / predicted_us, 0.5, 2.0);
+  factor_ = std::clamp(factor_ + factor_ * (ratio - 1) / 16, 0.5, 2.0);
+}
+
+sched::StepCost CostFollower::now() const {
+  sched::StepCost c = measured_;
+  for (double* part : {&c.fixed, &c.weights, &c.row, &c.kv_decode, &c.kv_prefill, &c.logits})
+    *part *= factor_;
+  return c;
+}
+
+}  // namespace tally::engine

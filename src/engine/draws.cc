@@ -1,0 +1,90 @@
+// The tokens of a step: every sequence that wants one draws it from its row of logits; beams decide together.
+#include "engine/loop.h"
+
+#include <algorithm>
+
+namespace tally::engine {
+
+void Loop::pick() {
+  parts_.pool->parallel_for(draws_.size(), [&](size_t i, size_t worker) { draw(i, worker); });
+  const std::span<const uint8_t> nonfinite = parts_.scratch.nonfinite();
+  for (Group& g : groups_) {
+    const auto rows = nonfinite.subspan(g.row_begin, g.rows);
+    g.failed = std::any_of(rows.begin(), rows.end(), [](uint8_t flag) { return flag != 0; });
+  }
+  outcomes_.clear();
+  for (size_t i = 0; i < draws_.size(); ++i) {
+    Group& g = groups_[draws_[i].group];
+    g.failed = g.failed || !picks_[i].finite;
+  }
+  for (size_t i = 0; i < draws_.size(); ++i) {
+    const Draw& d = draws_[i];
+    const bool failed = groups_[d.group].failed;
+    if (d.sequence->beams) d.sequence->beams->failed |= failed;
+    outcomes_.push_back({picks_[i].id, picks_[i].is_end, failed});
+  }
+  advance_beams();
+}
+
+// One sequence's token; of beams, the best tokens of its row.
+void Loop::draw(size_t index, size_t worker) {
+  const Draw& d = draws_[index];
+  const Group& g = groups_[d.group];
+  picks_[index] = {};
+  if (d.sequence->beams && d.begins) return;  // they all begin with the one row
+  std::span<float> logits = parts_.scratch.logits(static_cast<size_t>(g.logits));
+  if (d.shares_row) {
+    std::copy(logits.begin(), logits.end(), row_copies_[worker].begin());
+    logits = row_copies_[worker];
+  }
+  const sample::Context context{g.tokens.first(g.prompt_tokens), g.tokens.subspan(g.prompt_tokens),
+                                parts_.end_ids, parts_.suppressed_ids, d.sequence->choice};
+  const sample::Params& params = *d.sequence->params;
+  if (!d.sequence->beams) {
+    picks_[index] = sample::pick(logits, params, context, sample_scratch_[worker]);
+    return;
+  }
+  const std::span<sample::BeamToken> row = d.sequence->beams->row(d.seq);
+  d.sequence->beams->set_row(d.seq, sample::best_tokens(logits, params, context, row, sample_scratch_[worker],
+                                                        picks_[index].finite));
+}
+
+// The beams of a request are side by side in the plan.
+void Loop::advance_beams() {
+  const BeamFamily* previous = nullptr;
+  for (size_t i = 0; i < draws_.size(); ++i) {
+    BeamFamily* beams = draws_[i].sequence->beams.get();
+    if (beams == nullptr) continue;
+    if (beams != previous && !beams->failed) beams->advance(draws_[i].shares_row);
+    previous = beams;
+    outcomes_[i] = beams->outcome(draws_[i].seq);
+    outcomes_[i].failed = beams->failed;
+  }
+}
+
+// A choice that begins has waited and been computed with the one that had the prompt.
+void Loop::begin_choice(const Draw& d) {
+  const Receipt& root = groups_[d.group].sequence->receipt;
+  Receipt& r = d.sequence->receipt;
+  const uint64_t seed = r.seed;
+  r = root;
+  r.seed = seed, r.generated_tokens = 0, r.weight_bytes_read = 0;
+}
+
+void Loop::take_tokens(int64_t now_us) {
+  for (size_t i = 0; i < draws_.size(); ++i) {
+    Sequence& s = *draws_[i].sequence;
+    if (outcomes_[i].failed) continue;
+    if (draws_[i].begins) begin_choice(draws_[i]);
+    Receipt& r = s.receipt;
+    s.mark_us = now_us;
+    s.previous_token_us = r.last_us;
+    if (++r.generated_tokens == 1) r.first_token_us = now_us;
+    r.last_us = now_us;
+    if (s.beams) continue;
+    s.stream->append(picks_[i], now_us);
+    to_notify_.push_back(s.stream);
+  }
+}
+
+}  // namespace tally::engine

@@ -1,0 +1,131 @@
+// From a request to sequences in the queue and streams for their answers.
+#include "base/clock.h"
+#include "base/sha256.h"
+#include "engine/loop.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tally::engine {
+namespace {
+
+// Lengths are framed: ("ab", "c") and ("a", "bc") are two namespaces.
+kv::Namespace prefix_namespace(const std::string& tenant, const std::string& salt) {
+  std::string framed;
+  for (const std::string_view part :
+       {std::string_view("ns1"), std::string_view(tenant), std::string_view(salt)}) {
+    const auto n = static_cast<uint32_t>(part.size());
+    for (int i = 0; i < 4; ++i) framed.push_back(static_cast<char>(n >> (8 * i)));
+    framed += part;
+  }
+  const base::Digest digest = base::sha256(framed);
+  kv::Namespace ns{};
+  for (size_t i = 0; i < digest.size(); ++i) ns[i / 8] |= uint64_t{digest[i]} << (8 * (i % 8));
+  return ns;
+}
+
+Refusal refusal_of(sched::Refusal why) {
+  switch (why) {
+    case sched::Refusal::kPromptTooLong:
+      return Refusal::kContextLength;
+    case sched::Refusal::kPoolTooSmall:
+      return Refusal::kPoolTooSmall;
+    case sched::Refusal::kTooManyChoices:
+      return Refusal::kTooManyChoices;
+    case sched::Refusal::kQueueFull:
+    case sched::Refusal::kNone:
+      break;
+  }
+  return Refusal::kQueueFull;
+}
+
+sample::EarlyStop stop_of(EarlyStopping early) {
+  switch (early) {
+    case EarlyStopping::kTrue:
+      return sample::EarlyStop::kWidth;
+    case EarlyStopping::kNever:
+      return sample::EarlyStop::kLongest;
+    case EarlyStopping::kFalse:
+      break;
+  }
+  return sample::EarlyStop::kPresent;
+}
+
+}  // namespace
+
+Submitted Loop::submit(Request request) {
+  const int64_t now = base::now_us();
+  const std::lock_guard lock(mailbox_->mutex);
+  if (stopping_ || failed_) return {{}, {Refusal::kStopping, 0, 0, 1}};
+  sched::Request wanted;
+  wanted.choices = request.beams ? request.beams->width : request.choices;
+  wanted.beams = request.beams && wanted.choices > 1;
+  wanted.priority = request.priority;
+  wanted.tenant = prefix_namespace(request.tenant, {})[0];
+  wanted.seq = SeqId{next_seq_};
+  wanted.max_tokens = request.max_tokens;
+  wanted.prefix_namespace = prefix_namespace(request.tenant, request.salt);
+  wanted.arrival = now;
+  wanted.deadline = request.deadline_us;
+  wanted.prompt = std::move(request.prompt);
+  const auto prompt_tokens = static_cast<uint32_t>(wanted.prompt.size());
+  const SeqId first = wanted.seq;
+  next_seq_ += wanted.choices;
+  const sched::Admission admission = scheduler_.submit(std::move(wanted));
+  if (admission.refusal != sched::Refusal::kNone) {
+    const double ahead = static_cast<double>(scheduler_.queue_stats().waiting_tokens);
+    const double wait_s = rows_per_second_ > 0 ? std::ceil(ahead / rows_per_second_) : 1;
+    return {{},
+            {refusal_of(admission.refusal), admission.needed, admission.available,
+             static_cast<uint32_t>(std::clamp(wait_s, 1.0, 60.0))}};
+  }
+  Submitted result = add_sequences(std::move(request), admission, first, prompt_tokens);
+  mailbox_->attention = true;
+  mailbox_->wake.notify_one();
+  return result;
+}
+
+// The sequences of a request that the scheduler took, and their streams.
+Submitted Loop::add_sequences(Request request, const sched::Admission& admission, SeqId first,
+                              uint32_t prompt_tokens) {
+  const int64_t now = base::now_us();
+  const bool beams = request.beams && request.beams->width > 1;
+  if (request.beams) request.params.temperature = 0, request.params.logprobs = 0;
+  const auto top = static_cast<uint8_t>(std::max(0, request.params.logprobs));
+  Submitted result;
+  uint64_t booked = TokenStream::bytes(admission.max_tokens, top);
+  for (uint32_t c = 0; c < request.choices; ++c) {
+    const SeqId seq = beams ? first : SeqId{raw(first) + c};
+    result.streams.push_back(
+        std::make_shared<TokenStream>(seq, admission.max_tokens, top, mailbox_, request.notify));
+  }
+  const uint32_t width = beams ? request.beams->width : request.choices;
+  std::shared_ptr<BeamFamily> family;
+  if (beams) {
+    const sample::BeamRules rules{width, request.beams->length_penalty,
+                                  stop_of(request.beams->early_stopping), admission.max_tokens};
+    family = std::make_shared<BeamFamily>(
+        rules, first, parts_.end_ids.size() + request.params.stop_ids.size(), result.streams);
+    booked = booked * request.choices / width + BeamFamily::bytes(rules) / width;
+  }
+  const auto params = std::make_shared<const sample::Params>(std::move(request.params));
+  for (uint32_t c = 0; c < width; ++c) {
+    auto sequence = std::make_unique<Sequence>();
+    sequence->beams = family;
+    if (!beams) sequence->stream = std::static_pointer_cast<TokenStream>(result.streams[c]);
+    sequence->params = params;
+    sequence->choice = request.first_choice + c;
+    sequence->shares_prompt = c > 0;
+    sequence->receipt.arrived_us = request.arrived_us == 0 ? now : request.arrived_us;
+    sequence->receipt.queued_us = now;
+    sequence->receipt.prompt_tokens = prompt_tokens;
+    sequence->receipt.seed = params->seed;
+    sequence->mark_us = now;
+    sequence->booked_bytes = booked;
+    parts_.accounts->book(base::Account::kRuntime, "token streams", static_cast<int64_t>(booked));
+    sequences_.emplace(SeqId{raw(first) + c}, std::move(sequence));
+  }
+  return result;
+}
+
+}  // namespace tally::engine
