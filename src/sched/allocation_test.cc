@@ -35,9 +35,10 @@ struct Loop {
     outcomes.reserve(64);
   }
 
-  void submit(uint64_t id, uint32_t prompt, uint32_t max_tokens) {
+  void submit(uint64_t id, uint32_t prompt, uint32_t max_tokens, uint32_t choices = 1, bool beams = false) {
     Request request;
     request.seq = SeqId{id};
+    request.choices = choices, request.beams = beams;
     request.arrival = static_cast<Tick>(id);
     for (uint32_t i = 0; i < prompt; ++i)
       request.prompt.push_back(TokenId{static_cast<int32_t>(id * 10'000 + i)});
@@ -49,8 +50,11 @@ struct Loop {
     const StepPlan& plan = scheduler.plan(++now);
     outcomes.clear();
     for (const PlannedRows& group : plan.rows) {
-      if (group.wants_logits) outcomes.push_back({TokenId{static_cast<int32_t>(now % 1000)}, false, false});
+      for (uint32_t i = 0; i < group.outcomes(); ++i)
+        outcomes.push_back({TokenId{static_cast<int32_t>(now % 1000)}, false, false});
     }
+    // Of four beams the last two go on from the first.
+    for (size_t i = 2; beams_move && plan.rows.size() == 4 && i < 4; ++i) outcomes[i].from = plan.rows[0].seq;
     if (!plan.rows.empty()) scheduler.commit(outcomes, now);
   }
 
@@ -64,6 +68,7 @@ struct Loop {
   Scheduler scheduler;
   std::vector<Outcome> outcomes;
   Tick now = 0;
+  bool beams_move = false;
 };
 
 TEST(Allocation, TheCounterCounts) {
@@ -100,6 +105,18 @@ TEST(Allocation, PreemptionReturnAndEndAllocateNothing) {
   EXPECT_EQ(loop.allocations_in(1500), 0U);
   EXPECT_TRUE(loop.scheduler.idle());
   EXPECT_GT(loop.scheduler.queue_stats().preemptions, 0U);
+}
+
+TEST(Allocation, ForksAndMovingBeamsAllocateNothing) {
+  for (const bool beams : {false, true}) {
+    Loop loop(512, true, 256);
+    loop.submit(1, 40, 200, 4, beams);
+    EXPECT_EQ(loop.allocations_in(1), 0U) << "the prompt, and the choices that begin with it";
+    loop.beams_move = beams;
+    EXPECT_EQ(loop.allocations_in(150), 0U);
+    EXPECT_EQ(loop.scheduler.queue_stats().running, 4U);
+    EXPECT_GE(loop.scheduler.queue_stats().copied_blocks, beams ? 200U : 3U);
+  }
 }
 
 }  // namespace

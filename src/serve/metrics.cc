@@ -69,6 +69,8 @@ class Scrape final : public prometheus::Collectable {
     page.counter("vllm:num_preemptions_total", number(stats_.preemptions));
     page.counter("vllm:estimated_read_bytes_per_gpu_total",
                  number(stats_.weight_bytes_read + stats_.kv_bytes_read));
+    page.counter("tally_forks_total", number(stats_.forks));
+    page.counter("tally_copied_blocks_total", number(stats_.copied_blocks));
     page.counter("tally_preempted_tokens_total", number(stats_.preempted_tokens));
     page.counter("tally_recomputed_tokens_total", number(stats_.rows_recompute));
   }

@@ -99,6 +99,8 @@ class Rig {
   void step(Tick now, const StepFaults& faults = {}) {
     const StepPlan& plan = scheduler_.plan(now);
     plan_ = plan;
+    // Between plan and commit too: what was taken and copied for this step already counts.
+    if (ledger_.blocks() <= 64 && ++steps_ % 8 == 0) scheduler_.check();
     log(plan.rows.size(), static_cast<uint64_t>(now));
     for (const Ended& e : plan.ended) end(e, now);
     for (const SeqId seq : plan.admitted) admit(seq);
@@ -300,7 +302,7 @@ class Rig {
   std::vector<Result> results_;
   std::vector<Outcome> outcomes_;
   bool stopped_ = false;
-  uint64_t log_ = 0;
+  uint64_t log_ = 0, steps_ = 0;
   std::string error_;
 };
 
