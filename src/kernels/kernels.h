@@ -105,6 +105,24 @@ struct KvSequence {
 // Shapes: k [kv_heads][key_dim], v [kv_heads][value_dim] f32. Returns false, storing zeros, if a value is not finite.
 using KvStoreFn = bool (*)(const KvSequence& kv, size_t position, const float* k, const float* v);
 
+// Softmax states are made a span at a time, by absolute position, and merged in ascending order.
+inline constexpr size_t kSpanTokens = 1024;
+struct SpanRange {
+  size_t begin = 0, end = 0;
+};
+// The spans that any of `tokens` rows from `position` on sees.
+SpanRange attend_spans(size_t position, size_t tokens, size_t window);
+
+// Makes a call of AttendArgs one part of a whole: the parts' spans cover those the rows see, once each, and parts may run on
+// several threads. When all are done, one more call merges what they left and writes `out`.
+// Ensures: the bits of the call that is not cut, wherever the cuts are.
+struct AttendCut {
+  float* states = nullptr;              // [attend_spans(args)][tokens * group][attend_state_floats(value_dim)]
+  size_t span_begin = 0, span_end = 0;  // of this part
+  bool merge = false;                   // the last call; it has no spans
+};
+size_t attend_state_floats(size_t value_dim);
+
 // Attends `tokens` consecutive positions of one sequence, the G = group query heads of one KV head.
 // Token i sits at position + i and sees positions max(0, p - window + 1) .. p (window 0: all before it).
 // Shapes: q [tokens][q_stride], head g of the group at g * key_dim; out [tokens][out_stride], head g at g * value_dim.
@@ -124,6 +142,7 @@ struct AttendArgs {
   size_t out_stride = 0;
   std::byte* scratch = nullptr;  // attend_scratch_bytes(layout, group), 64-byte aligned
   uint8_t* nonfinite = nullptr;  // [tokens]
+  const AttendCut* cut = nullptr;  // none: the whole call
 };
 using AttendFn = void (*)(const AttendArgs&);
 size_t attend_scratch_bytes(const tensor::KvLayout& layout, size_t group);

@@ -33,6 +33,13 @@ std::vector<float> all_logits(const std::string& file, const RigOptions& options
 }
 
 class Invariance : public testing::TestWithParam<const char*> {};
+class DepthInvariance : public testing::TestWithParam<const char*> {};
+
+std::string file_name(std::string path) {
+  std::string name = path.substr(path.rfind('/') + 1);
+  std::replace_if(name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
+  return name;
+}
 
 TEST_P(Invariance, ChunksThreadsBlocksAndTiers) {
   for (const tensor::KvCodecInfo& codec : tensor::kKvCodecs) {
@@ -65,6 +72,41 @@ TEST_P(Invariance, ChunksThreadsBlocksAndTiers) {
     }
   }
 }
+
+// At depth the spans of a row are items of their own where threads are many: 3,090 positions in chunks, then
+// rows to verify, then single ones; with a window too.
+TEST_P(DepthInvariance, ThreadsDoNotMatter) {
+  for (const tensor::KvCodecInfo& codec : tensor::kKvCodecs) {
+    const auto logits = [&](size_t threads, uint32_t last_chunk) {
+      RigOptions o;
+      o.codec = codec.codec, o.context = 3264, o.threads = threads;
+      Rig rig(GetParam(), o);
+      const std::vector<int> ids = some_ids(3202, rig.model().spec().vocab);
+      const auto split = ids.begin() + 3090;
+      std::vector<float> out;
+      const auto keep = [&](uint32_t, std::span<const float> row) {
+        out.insert(out.end(), row.begin(), row.end());
+      };
+      rig.feed({ids.begin(), split}, 512, [](uint32_t, std::span<const float>) {});
+      rig.feed({split, split + 100}, last_chunk, keep);
+      rig.feed({split + 100, ids.end()}, 1, keep);
+      return out;
+    };
+    const std::vector<float> wanted = logits(1, 100);
+    for (const auto& [threads, last_chunk] : {std::pair{2u, 100u}, {4u, 5u}, {8u, 20u}}) {
+      const std::vector<float> got = logits(threads, last_chunk);
+      ASSERT_EQ(got.size(), wanted.size());
+      EXPECT_EQ(std::memcmp(got.data(), wanted.data(), got.size() * sizeof(float)), 0)
+          << codec.name << ": " << threads << " threads, chunks of " << last_chunk;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, DepthInvariance,
+                         testing::Values("tests/golden/tiny/tiny-q-q4_0.gguf",
+                                         "tests/golden/arch/gemma3.gguf", "tests/golden/arch/gptoss.gguf",
+                                         "tests/golden/arch/bloom.gguf"),
+                         [](const auto& row) { return file_name(row.param); });
 
 // Every architecture, with all of it changed at once.
 class ArchInvariance : public testing::TestWithParam<std::string> {};
@@ -113,12 +155,8 @@ TEST_P(Invariance, StandardAttentionIsClose) {
   EXPECT_LE(worst, 0.25);  // int8 activations amplify a last-bit difference; float models stay below 1e-4
 }
 
-INSTANTIATE_TEST_SUITE_P(Files, Invariance, testing::ValuesIn(kFiles), [](const auto& row) {
-  std::string name = row.param;
-  name = name.substr(name.rfind('/') + 1);
-  std::replace_if(name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Files, Invariance, testing::ValuesIn(kFiles),
+                         [](const auto& row) { return file_name(row.param); });
 
 }  // namespace
 }  // namespace tally::model

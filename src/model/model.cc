@@ -201,7 +201,7 @@ Result<Scratch> Model::make_scratch(const StepLimits& limits, const std::vector<
   s->nonfinite.resize(limits.rows_max);
   s->head_nonfinite.resize(limits.logits_rows_max);
   s->worker_nonfinite.resize(threads * limits.rows_max);
-  s->tiles.reserve(limits.rows_max);
+  s->attend = AttendPlan(limits.rows_max, threads, s->layout.attend_states_max);
   if (const MoeSpec& moe = state_->spec.moe; moe.experts > 0) {
     const size_t pairs = size_t{limits.rows_max} * moe.used, slots = expert_slots(moe, limits.rows_max);
     s->route_ids.resize(pairs), s->route_weights.resize(pairs), s->row_slot.resize(pairs);

@@ -11,8 +11,7 @@
 namespace tally::model {
 namespace {
 
-constexpr uint32_t kRowBlock = 16;    // rows of one item of a rows stage: the panel's token tile
-constexpr uint32_t kAttendRows = 32;  // rows of one item of an attend stage
+constexpr uint32_t kRowBlock = 16;  // rows of one item of a rows stage: the panel's token tile
 constexpr float kSwigluAlpha = 1.702f, kSwigluLimit = 7;  // gpt-oss; no key of the file says them
 
 class Interpreter {
@@ -73,42 +72,11 @@ class Interpreter {
     in.matrix.format->run(args);
   }
 
-  void attend(const Instruction& in, size_t item, size_t worker) const {
-    const LayerAttention& at = p_.attention[in.layer];
-    const AttendTile& tile = s_.tiles[item / at.kv_heads];
-    const size_t head = item % at.kv_heads, group = at.heads / at.kv_heads;
-    const kernels::AttentionKernels& codec =
-        step_.kernels->attention_for(step_.kv->layout(LayerIdx{in.layer}).codec);
-    kernels::AttendArgs args;
-    args.kv = sequence(in.layer, step_.batch->segments[tile.segment]);
-    args.kv_head = head, args.group = group;
-    args.q = at_row(in.src, tile.row_begin) + head * group * p_.key_dim;
-    args.q_stride = width(in.src);
-    args.tokens = tile.rows, args.position = s_.row_position[tile.row_begin];
-    args.window = at.window, args.score_scale = p_.score_scale, args.softcap = p_.softcap;
-    args.sinks = at.sinks == nullptr ? nullptr : at.sinks + head * group;
-    args.alibi = at.alibi.empty() ? nullptr : at.alibi.data() + head * group;
-    args.out = at_row(in.dst, tile.row_begin) + head * group * p_.value_dim;
-    args.out_stride = width(in.dst);
-    args.scratch = s_.worker(worker),
-    args.nonfinite = s_.worker_nonfinite.data() + worker * s_.limits.rows_max + tile.row_begin;
-    if (s_.limits.standard_attention) {
-      kernels::attend_standard(args, codec);
-    } else {
-      codec.attend(args);
-    }
-  }
-
   uint32_t head_rows() const { return static_cast<uint32_t>(step_.batch->logits_rows.size()); }
 
  private:
-  uint32_t width(Buf b) const { return p_.width[static_cast<size_t>(b)]; }
+  uint32_t width(Buf b) const { return p_.width_of(b); }
   float* at_row(Buf b, uint32_t r) const { return s_.buf(b) + size_t{r} * width(b); }
-
-  kernels::KvSequence sequence(uint32_t layer, const Segment& segment) const {
-    const LayerIdx idx{layer};
-    return {&step_.kv->layout(idx), step_.kv->layer(idx), step_.batch->tables.data() + segment.table_begin};
-  }
 
   kernels::PanelArgs panel_args(const Instruction& in) const {
     kernels::PanelArgs args;
@@ -249,7 +217,7 @@ class Interpreter {
       case Op::kExpertSum:
         return expert_sum(in, r, dst);
       case Op::kStoreKv: {
-        const kernels::KvSequence kv = sequence(in.layer, step_.batch->segments[s_.row_segment[r]]);
+        const kernels::KvSequence kv = step_.sequence(in.layer, step_.batch->segments[s_.row_segment[r]]);
         if (!step_.kernels->attention_for(kv.layout->codec).store(kv, s_.row_position[r], src, dst))
           s_.nonfinite[r] = 1;
         return;
@@ -298,7 +266,7 @@ void lay_out_experts(const MoeSpec& moe, Scratch::State& s) {
   }
 }
 
-// Positions and segments of rows, and the tiles of the attend stages.
+// Positions and segments of rows.
 void lay_out_rows(const Batch& batch, Scratch::State& s) {
   s.rows = static_cast<uint32_t>(batch.tokens.size());
   TALLY_CHECK(s.rows <= s.limits.rows_max && batch.logits_rows.size() <= s.limits.logits_rows_max,
@@ -306,7 +274,7 @@ void lay_out_rows(const Batch& batch, Scratch::State& s) {
   std::fill_n(s.nonfinite.begin(), s.rows, uint8_t{0});
   std::fill(s.worker_nonfinite.begin(), s.worker_nonfinite.end(), uint8_t{0});
   std::fill_n(s.head_nonfinite.begin(), batch.logits_rows.size(), uint8_t{0});
-  s.tiles.clear();
+  s.attend.begin_step();
   uint32_t next = 0;
   for (uint32_t g = 0; g < batch.segments.size(); ++g) {
     const Segment& segment = batch.segments[g];
@@ -314,9 +282,6 @@ void lay_out_rows(const Batch& batch, Scratch::State& s) {
     for (uint32_t r = 0; r < segment.rows; ++r) {
       s.row_position[next + r] = segment.position + r;
       s.row_segment[next + r] = g;
-    }
-    for (uint32_t r = 0; r < segment.rows; r += kAttendRows) {
-      s.tiles.push_back({g, segment.row_begin + r, std::min(kAttendRows, segment.rows - r)});
     }
     next += segment.rows;
   }
@@ -373,11 +338,12 @@ void run(const Program& program, const StepContext& step, base::ThreadPool& pool
         pool.parallel_for(stage.chunks.size(),
                           [&](size_t item, size_t) { interpreter.linear(stage.chunks[item], head); });
         break;
-      case StageKind::kAttend:
-        pool.parallel_for(
-            s.tiles.size() * program.attention[program.code[stage.begin].layer].kv_heads,
-            [&](size_t item, size_t worker) { interpreter.attend(program.code[stage.begin], item, worker); });
+      case StageKind::kAttend: {
+        const Instruction& in = program.code[stage.begin];
+        pool.parallel_for(begin_attend(program, step, in),
+                          [&](size_t item, size_t worker) { attend_item(program, step, in, item, worker); });
         break;
+      }
       case StageKind::kExpertRows:
         if (stage.begin == stage.end) continue;
         if (program.code[stage.begin].op == Op::kExpertGather) lay_out_experts(program.moe, s);

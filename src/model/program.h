@@ -5,7 +5,7 @@
 // A stage is what runs between two barriers:
 //   rows     row-wise instructions, one after the other on blocks of 16 rows
 //   linear   matrices with the same panel, cut into chunks of row groups
-//   attend   tiles of rows x KV heads
+//   attend   rows x spans x KV heads (attend_stage.h)
 //   expert   the same of a mixture of experts: each expert's rows lie together in slots and run as one batch
 // Per-op time is taken here and nowhere else.
 
@@ -140,6 +140,8 @@ struct Program {
   Activation activation = Activation::kSilu;
   MoeSpec moe;
   std::vector<LayerAttention> attention;  // [layers]
+
+  uint32_t width_of(Buf b) const { return width[static_cast<size_t>(b)]; }
 };
 
 // Slots of a step of `rows` rows: every expert's slots begin at a multiple of 16.
@@ -155,7 +157,8 @@ Program build_program(const ModelSpec& spec, const Weights& weights, const std::
 struct ScratchLayout {
   std::array<size_t, kBufs> buf{};
   std::array<size_t, kernels::kPanelKinds> panel{}, expert_panel{};
-  size_t worker_begin = 0, worker_bytes = 0;  // attention scratch of each worker
+  size_t attend_states = 0, attend_states_max = 0;  // where they are, in bytes; how many floats
+  size_t worker_begin = 0, worker_bytes = 0;        // attention scratch of each worker
   size_t bytes = 0;
 };
 ScratchLayout lay_out_scratch(const Program& program, const StepLimits& limits, size_t attend_bytes,
@@ -168,6 +171,11 @@ struct StepContext {
   const Weights* weights = nullptr;
   const kernels::KernelTable* kernels = nullptr;
   Scratch::State* scratch = nullptr;
+
+  kernels::KvSequence sequence(uint32_t layer, const Segment& segment) const {
+    const LayerIdx idx{layer};
+    return {&kv->layout(idx), kv->layer(idx), batch->tables.data() + segment.table_begin};
+  }
 };
 
 void run(const Program& program, const StepContext& step, base::ThreadPool& pool);

@@ -2,17 +2,13 @@
 // The buffers of one step (private to the room).
 
 #include "base/accounts.h"
+#include "model/attend_stage.h"
 #include "model/model.h"
 #include "model/program.h"
 
 #include <vector>
 
 namespace tally::model {
-
-// Rows [row_begin, row_begin + rows) of a segment, one KV head: an item of the attend stage.
-struct AttendTile {
-  uint32_t segment = 0, row_begin = 0, rows = 0;
-};
 
 // Up to 16 slots of one expert, which has the slots [expert_begin, expert_begin + expert_slots).
 struct ExpertTile {
@@ -28,7 +24,7 @@ struct Scratch::State {
   std::vector<uint8_t> nonfinite;                   // [rows]
   std::vector<uint8_t> head_nonfinite;              // [logits rows]
   std::vector<uint8_t> worker_nonfinite;  // [threads][rows]: KV heads of one row run on several workers
-  std::vector<AttendTile> tiles;          // capacity: rows_max
+  AttendPlan attend;
   // Mixture of experts: a row's experts and their weights, best first, and where its values lie among the
   // slots.
   std::vector<uint32_t> route_ids, row_slot;      // [rows][used]
@@ -47,6 +43,7 @@ struct Scratch::State {
   std::byte* expert_panel(kernels::PanelKind k) const {
     return arena.data() + layout.expert_panel[static_cast<size_t>(k)];
   }
+  float* attend_states() const { return reinterpret_cast<float*>(arena.data() + layout.attend_states); }
   std::byte* worker(size_t w) const { return arena.data() + layout.worker_begin + w * layout.worker_bytes; }
 };
 

@@ -1,4 +1,5 @@
 // Where the buffers of a step lie: those that are never live together share bytes.
+#include "model/attend_stage.h"
 #include "model/program.h"
 
 #include <algorithm>
@@ -136,6 +137,9 @@ ScratchLayout lay_out_scratch(const Program& program, const StepLimits& limits, 
   };
   panels(program.panel_k, limits.rows_max, layout.panel);
   panels(program.expert_panel_k, expert_slots(program.moe, limits.rows_max), layout.expert_panel);
+  layout.attend_states = layout.bytes;
+  layout.attend_states_max = attend_states_max(program, limits, threads);
+  layout.bytes += round64(layout.attend_states_max * sizeof(float));
   layout.worker_begin = layout.bytes;
   layout.worker_bytes = round64(attend_bytes);
   layout.bytes += layout.worker_bytes * threads;

@@ -12,7 +12,11 @@ constexpr uint32_t kBlockTokens = 64, kLength = 8192, kPrompt = 500;
 struct Bench {
   explicit Bench(uint32_t sequences)
       : ledger({.blocks = (sequences + 1) * (kLength / kBlockTokens), .block_tokens = kBlockTokens}),
-        scheduler({.seqs_max = sequences, .step_tokens = 8192, .model_len_max = kLength}, ledger) {
+        scheduler({.seqs_max = sequences,
+                   .queue_tokens_max = 1u << 30,
+                   .step_tokens = 8192,
+                   .model_len_max = kLength},
+                  ledger) {
     outcomes.reserve(sequences);
   }
 

@@ -9,9 +9,8 @@
 
 namespace tally::kernels::attention {
 
-constexpr size_t kSpanTokens = 1024;  // softmax states are merged per span, in ascending order
-constexpr size_t kGroupTokens = 64;   // scores and probabilities are made a group at a time
-constexpr size_t kChunkTokens = 16;   // a group is 4 chunks: the unit that is contiguous at every block size
+constexpr size_t kGroupTokens = 64;  // scores and probabilities are made a group at a time
+constexpr size_t kChunkTokens = 16;  // a group is 4 chunks: the unit that is contiguous at every block size
 constexpr size_t kGroupChunks = kGroupTokens / kChunkTokens;
 constexpr size_t kDimMax = 576;  // of a key or value; an int8 dot product stays exact in f32
 

@@ -1,6 +1,7 @@
 #include "kernels/attention/attention.h"
 
 #include "base/check.h"
+#include "kernels/attention/cut.h"
 #include "kernels/attention/tile.h"
 #include "kernels/linear.h"
 
@@ -42,6 +43,13 @@ AttentionKernels select_attention(tensor::KvCodec codec, Isa isa) {
               .isa = f.isa};
   TALLY_UNREACHABLE("a codec without a scalar form");
 }
+
+SpanRange attend_spans(size_t position, size_t tokens, size_t window) {
+  return {attention::first_visible(position, window) / kSpanTokens,
+          (position + tokens - 1) / kSpanTokens + 1};
+}
+
+size_t attend_state_floats(size_t value_dim) { return attention::kStateHead + value_dim; }
 
 // One size for every form of every codec: the tile's (the scalar form needs less).
 size_t attend_scratch_bytes(const tensor::KvLayout& layout, size_t group) {

@@ -23,11 +23,13 @@
 //                     Ot[c] = Ot[c] * ca;  a NaN counts as a score far below all others
 //   at the end        out = Ot * (1 / lt)
 //
+// A cut call keeps (m, l, O) of each span apart, and a last call takes them through the last three steps.
+//
 // VALUE RANGES: q8, k8, v8 in [-127, 127]; p in [0, 32767]; a group's sum of p v8 is below 2^28.
-// Files: arithmetic.h the f32 steps; codec.* bytes of the cache, codec_avx2.cc its encoders; scalar.cc the
-// definition; tile.h how the SIMD forms share K and V between rows; micro_tile.h, float_rows.h, int8_*.h the
-// forms, on the lanes of lanes_*.h; *avx2.cc, avxvnni.cc, avx512.cc, ... the tiers; standard.cc the plain
-// three-step form.
+// Files: arithmetic.h the f32 steps; codec.* bytes of the cache, codec_avx2.cc its encoders; cut.h the
+// parts of a call; scalar.cc the definition; tile.h how the SIMD forms share K and V between rows;
+// micro_tile.h, float_rows.h, int8_*.h the forms, on the lanes of lanes_*.h; *avx2.cc, avxvnni.cc, avx512.cc,
+// ... the tiers; standard.cc the plain three-step form.
 
 #include "kernels/kernels.h"
 

@@ -3,6 +3,7 @@
 #include "kernels/attention/arithmetic.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/codec.h"
+#include "kernels/attention/cut.h"
 
 namespace tally::kernels::attention {
 namespace {
@@ -138,47 +139,113 @@ struct State {
   float* out;      // O [value_dim]
 };
 
-// span_out, total_out [value_dim]: working memory.
+// The state of the visible positions [at, end) of one span.
 template <class Codec>
-void attend_row(const AttendArgs& args, const Query& q, float* span_out, float* total_out, float* out) {
-  const size_t dim = args.kv.layout->value_dim, head = args.kv_head, end = q.position + 1;
-  const size_t first = first_visible(q.position, args.window);
-  State total{.max = 0, .sum = 0, .out = total_out};
-  for (size_t at = first; at < end;) {
-    const size_t span_end = (at / kSpanTokens + 1) * kSpanTokens;
-    const bool first_span = at == first;
-    State span{.max = kNoScore, .sum = 0, .out = span_out};
-    for (size_t c = 0; c < dim; ++c) span.out[c] = 0;
-    while (at < end && at < span_end) {
-      const size_t group_end = (at / kGroupTokens + 1) * kGroupTokens;
-      const size_t stop = group_end < end ? group_end : end;
-      const Group g = score_group<Codec>(args.kv, head, q, at, stop);
-      const float max = g.max > span.max ? g.max : span.max;
-      const float cr = exp2_nonpositive(span.max - max), cg = exp2_nonpositive(g.max - max);
-      span.sum = __builtin_fmaf(span.sum, cr, g.sum * cg);
-      span.max = max;
-      float group_out[kDimMax];
-      weigh_group<Codec>(args.kv, head, g, cg, group_out);
-      for (size_t c = 0; c < dim; ++c) span.out[c] = __builtin_fmaf(span.out[c], cr, group_out[c]);
-      at = stop;
-    }
-    if (first_span) {
-      total.max = span.max, total.sum = span.sum;
-      for (size_t c = 0; c < dim; ++c) total.out[c] = span.out[c];
-    } else {
-      const float max = span.max > total.max ? span.max : total.max;
-      const float ca = exp2_nonpositive(total.max - max), cb = exp2_nonpositive(span.max - max);
-      total.sum = __builtin_fmaf(total.sum, ca, span.sum * cb);
-      total.max = max;
-      for (size_t c = 0; c < dim; ++c) total.out[c] = __builtin_fmaf(total.out[c], ca, span.out[c] * cb);
-    }
+void attend_span(const AttendArgs& args, const Query& q, size_t at, size_t end, State& span) {
+  const size_t dim = args.kv.layout->value_dim, head = args.kv_head;
+  span.max = kNoScore, span.sum = 0;
+  for (size_t c = 0; c < dim; ++c) span.out[c] = 0;
+  while (at < end) {
+    const size_t group_end = (at / kGroupTokens + 1) * kGroupTokens;
+    const size_t stop = group_end < end ? group_end : end;
+    const Group g = score_group<Codec>(args.kv, head, q, at, stop);
+    const float max = g.max > span.max ? g.max : span.max;
+    const float cr = exp2_nonpositive(span.max - max), cg = exp2_nonpositive(g.max - max);
+    span.sum = __builtin_fmaf(span.sum, cr, g.sum * cg);
+    span.max = max;
+    float group_out[kDimMax];
+    weigh_group<Codec>(args.kv, head, g, cg, group_out);
+    for (size_t c = 0; c < dim; ++c) span.out[c] = __builtin_fmaf(span.out[c], cr, group_out[c]);
+    at = stop;
   }
-  if (q.sink != nullptr) {
-    const float keep = join_sink(*q.sink, &total.max, &total.sum);
+}
+
+void merge_span(size_t dim, const State& span, bool first, State& total) {
+  if (first) {
+    total.max = span.max, total.sum = span.sum;
+    for (size_t c = 0; c < dim; ++c) total.out[c] = span.out[c];
+    return;
+  }
+  const float max = span.max > total.max ? span.max : total.max;
+  const float ca = exp2_nonpositive(total.max - max), cb = exp2_nonpositive(span.max - max);
+  total.sum = __builtin_fmaf(total.sum, ca, span.sum * cb);
+  total.max = max;
+  for (size_t c = 0; c < dim; ++c) total.out[c] = __builtin_fmaf(total.out[c], ca, span.out[c] * cb);
+}
+
+void finish_row(size_t dim, const float* sink, State& total, float* out) {
+  if (sink != nullptr) {
+    const float keep = join_sink(*sink, &total.max, &total.sum);
     for (size_t c = 0; c < dim; ++c) total.out[c] = total.out[c] * keep;
   }
   const float inverse = 1.f / total.sum;
   for (size_t c = 0; c < dim; ++c) out[c] = total.out[c] * inverse;
+}
+
+// Calls visit(first, end) with what [first, end) has of each span.
+template <class Visit>
+void each_span(PositionRange range, const Visit& visit) {
+  for (size_t at = range.first; at < range.end;) {
+    const size_t span_end = (at / kSpanTokens + 1) * kSpanTokens;
+    const size_t stop = span_end < range.end ? span_end : range.end;
+    visit(at, stop);
+    at = stop;
+  }
+}
+
+PositionRange seen_from(const AttendArgs& args, size_t position) {
+  return {first_visible(position, args.window), position + 1};
+}
+
+// span_out, total_out [value_dim]: working memory.
+template <class Codec>
+void attend_row(const AttendArgs& args, const Query& q, float* span_out, float* total_out, float* out) {
+  const size_t dim = args.kv.layout->value_dim;
+  const PositionRange seen = seen_from(args, q.position);
+  State span{.max = 0, .sum = 0, .out = span_out}, total{.max = 0, .sum = 0, .out = total_out};
+  each_span(seen, [&](size_t at, size_t end) {
+    attend_span<Codec>(args, q, at, end, span);
+    merge_span(dim, span, at == seen.first, total);
+  });
+  finish_row(dim, q.sink, total, out);
+}
+
+// The same in a part of a cut call; `row` counts the rows of the call.
+template <class Codec>
+void attend_part_of_row(const AttendArgs& args, const Query& q, size_t row, float* span_out) {
+  each_span(positions_of_part(args, seen_from(args, q.position)), [&](size_t at, size_t end) {
+    State span{.max = 0, .sum = 0, .out = span_out};
+    attend_span<Codec>(args, q, at, end, span);
+    const SpanState to = kept_state(args, at / kSpanTokens, row);
+    *to.max = span.max, *to.sum = span.sum;
+    for (size_t c = 0; c < args.kv.layout->value_dim; ++c) to.out[c] = span.out[c];
+  });
+}
+
+void refuse_part_of_row(const AttendArgs& args, size_t position, size_t row) {
+  each_span(positions_of_part(args, seen_from(args, position)),
+            [&](size_t at, size_t) { *kept_state(args, at / kSpanTokens, row).sum = 0; });
+}
+
+// The last call of a cut one.
+void merge_parts(const AttendArgs& args) {
+  const size_t dim = args.kv.layout->value_dim;
+  float* total_out = reinterpret_cast<float*>(args.scratch);
+  for (size_t row = 0; row < args.tokens * args.group; ++row) {
+    const size_t token = row / args.group, head = row % args.group;
+    const PositionRange seen = seen_from(args, args.position + token);
+    float* out = args.out + token * args.out_stride + head * dim;
+    if (*kept_state(args, seen.first / kSpanTokens, row).sum == 0) {
+      for (size_t c = 0; c < dim; ++c) out[c] = 0;
+      continue;
+    }
+    State total{.max = 0, .sum = 0, .out = total_out};
+    each_span(seen, [&](size_t at, size_t) {
+      const SpanState kept = kept_state(args, at / kSpanTokens, row);
+      merge_span(dim, {.max = *kept.max, .sum = *kept.sum, .out = kept.out}, at == seen.first, total);
+    });
+    finish_row(dim, args.sinks == nullptr ? nullptr : args.sinks + head, total, out);
+  }
 }
 
 // Makes the query of one head; false if it is not finite, rotated or not. `values` [key_columns], `quants`
@@ -202,6 +269,7 @@ bool make_query(const AttendArgs& args, const float* head_q, float* values, int8
 
 template <class Codec>
 void attend(const AttendArgs& args) {
+  if (is_merge(args)) return merge_parts(args);
   const KvLayout& l = *args.kv.layout;
   float* values = reinterpret_cast<float*>(args.scratch);
   float* span_out = values + l.key_columns;
@@ -216,7 +284,11 @@ void attend(const AttendArgs& args) {
       finite = make_query<Codec>(args, token_q + g * l.key_dim, values, quants, q) && finite;
     if (!finite) {
       if (args.nonfinite != nullptr) args.nonfinite[i] = 1;
-      for (size_t c = 0; c < args.group * l.value_dim; ++c) token_out[c] = 0;
+      if (args.cut == nullptr)
+        for (size_t c = 0; c < args.group * l.value_dim; ++c) token_out[c] = 0;
+      else
+        for (size_t g = 0; g < args.group; ++g)
+          refuse_part_of_row(args, args.position + i, i * args.group + g);
       continue;
     }
     for (size_t g = 0; g < args.group; ++g) {
@@ -224,7 +296,10 @@ void attend(const AttendArgs& args) {
       q.position = args.position + i;
       if (args.alibi != nullptr) q.distance_counts = true, q.slope = alibi_slope(args.alibi[g]);
       if (args.sinks != nullptr) q.sink = args.sinks + g;
-      attend_row<Codec>(args, q, span_out, total_out, token_out + g * l.value_dim);
+      if (args.cut == nullptr)
+        attend_row<Codec>(args, q, span_out, total_out, token_out + g * l.value_dim);
+      else
+        attend_part_of_row<Codec>(args, q, i * args.group + g, span_out);
     }
   }
 }

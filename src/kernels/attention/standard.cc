@@ -1,5 +1,6 @@
 // The plain three-step form, the baseline of ablation runs: decode the context, then for each row scores over
-// all of it, one softmax with the row's own maximum, and the weighted sum. Not bit-equal to attend.
+// all of it, one softmax with the row's own maximum, and the weighted sum. Not bit-equal to attend. A call is
+// never cut.
 #include "kernels/attention/arithmetic.h"
 #include "kernels/attention/attention.h"
 

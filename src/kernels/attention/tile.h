@@ -7,6 +7,7 @@
 
 #include "kernels/attention/arithmetic.h"
 #include "kernels/attention/codec.h"
+#include "kernels/attention/cut.h"
 #include "kernels/kernels.h"
 
 namespace tally::kernels::attention {
@@ -127,21 +128,36 @@ inline void load_query(const Tile& tile, size_t row, float* q) {
   for (size_t c = dim; c < tile.layout->key_columns; ++c) q[c] = 0;
 }
 
-inline void merge_span(const Tile& tile, size_t row, bool first) {
+inline SpanState span_state(const Tile& tile, size_t row) {
   const TileMemory& m = tile.memory;
-  const size_t columns = tile.layout->value_columns;
-  float* total = m.total_out + row * columns;
-  const float* span = m.span_out + row * columns;
-  if (first) {
-    m.total_max[row] = m.span_max[row], m.total_sum[row] = m.span_sum[row];
-    for (size_t c = 0; c < columns; ++c) total[c] = span[c];
+  return {m.span_max + row, m.span_sum + row, m.span_out + row * tile.layout->value_columns};
+}
+inline SpanState kept_state_of(const Tile& tile, size_t span, size_t row) {
+  return kept_state(*tile.args, span / kSpanTokens, tile.first_token * tile.args->group + row);
+}
+
+// `span` is the position of its first token.
+inline void keep_span(const Tile& tile, size_t row, size_t span) {
+  const SpanState from = span_state(tile, row), to = kept_state_of(tile, span, row);
+  *to.max = *from.max;
+  *to.sum = tile.memory.refused[row / tile.args->group] != 0 ? 0.f : *from.sum;
+  for (size_t c = 0; c < tile.layout->value_dim; ++c) to.out[c] = from.out[c];
+}
+
+inline void merge_span(const Tile& tile, size_t row, size_t span, const SpanState& state) {
+  const TileMemory& m = tile.memory;
+  const size_t dim = tile.layout->value_dim;
+  float* total = m.total_out + row * tile.layout->value_columns;
+  if (first_visible(tile.row_position(row), tile.args->window) >= span) {
+    m.total_max[row] = *state.max, m.total_sum[row] = *state.sum;
+    for (size_t c = 0; c < dim; ++c) total[c] = state.out[c];
     return;
   }
-  const float max = m.span_max[row] > m.total_max[row] ? m.span_max[row] : m.total_max[row];
-  const float ca = exp2_nonpositive(m.total_max[row] - max), cb = exp2_nonpositive(m.span_max[row] - max);
-  m.total_sum[row] = __builtin_fmaf(m.total_sum[row], ca, m.span_sum[row] * cb);
+  const float max = *state.max > m.total_max[row] ? *state.max : m.total_max[row];
+  const float ca = exp2_nonpositive(m.total_max[row] - max), cb = exp2_nonpositive(*state.max - max);
+  m.total_sum[row] = __builtin_fmaf(m.total_sum[row], ca, *state.sum * cb);
   m.total_max[row] = max;
-  for (size_t c = 0; c < columns; ++c) total[c] = __builtin_fmaf(total[c], ca, span[c] * cb);
+  for (size_t c = 0; c < dim; ++c) total[c] = __builtin_fmaf(total[c], ca, state.out[c] * cb);
 }
 
 inline void finish_row(const Tile& tile, size_t row) {
@@ -198,8 +214,12 @@ void attend_span(const Tile& tile, size_t span, size_t first, size_t end) {
     Form::group(tile, view, next, rows_seeing(tile, at, at + kGroupTokens));
     view = next;
   }
-  for (size_t row = rows.begin; row < rows.end; ++row)
-    merge_span(tile, row, first_visible(tile.row_position(row), tile.args->window) >= span);
+  for (size_t row = rows.begin; row < rows.end; ++row) {
+    if (tile.args->cut == nullptr)
+      merge_span(tile, row, span, span_state(tile, row));
+    else
+      keep_span(tile, row, span);
+  }
 }
 
 // Asks for the keys of the first group while queries are prepared; each group asks for what follows it.
@@ -208,6 +228,27 @@ inline void prefetch_first_keys(const Tile& tile, size_t first, size_t end) {
   const size_t chunk_bytes = tile.layout->value_offset / tile.layout->block_tokens * kChunkTokens;
   for (const std::byte* chunk : g.key)
     for (size_t i = 0; i < chunk_bytes; i += 64) __builtin_prefetch(chunk + i);
+}
+
+template <class Form>
+void attend_spans_of_part(const Tile& tile, PositionRange seen) {
+  const auto [first, end] = positions_of_part(*tile.args, seen);
+  if (first >= end) return;
+  prefetch_first_keys(tile, first, end);
+  prepare_tile<Form>(tile);
+  for (size_t span = first / kSpanTokens * kSpanTokens; span < end; span += kSpanTokens)
+    attend_span<Form>(tile, span, first, end);
+}
+
+// What all parts kept.
+inline void merge_kept_spans(const Tile& tile, PositionRange seen) {
+  for (size_t span = seen.first / kSpanTokens * kSpanTokens; span < seen.end; span += kSpanTokens) {
+    const RowRange rows = rows_seeing(tile, span, span + kSpanTokens);
+    for (size_t row = rows.begin; row < rows.end; ++row)
+      merge_span(tile, row, span, kept_state_of(tile, span, row));
+  }
+  for (size_t t = 0; t < tile.tokens; ++t)
+    tile.memory.refused[t] = tile.memory.total_sum[t * tile.args->group] == 0 ? 1 : 0;
 }
 
 template <class Form>
@@ -227,12 +268,13 @@ void attend_tiles(const AttendArgs& args, void* unit = nullptr) {
     tile.tokens = left < most ? left : most;
     tile.rows = tile.tokens * args.group;
     tile.position = args.position + tile.first_token;
-    const size_t first = first_visible(tile.position, args.window), end = tile.position + tile.tokens;
-    prefetch_first_keys(tile, first, end);
-    prepare_tile<Form>(tile);
-    for (size_t span = first / kSpanTokens * kSpanTokens; span < end; span += kSpanTokens)
-      attend_span<Form>(tile, span, first, end);
-    for (size_t row = 0; row < tile.rows; ++row) finish_row(tile, row);
+    const PositionRange seen = {first_visible(tile.position, args.window), tile.position + tile.tokens};
+    if (is_merge(args))
+      merge_kept_spans(tile, seen);
+    else
+      attend_spans_of_part<Form>(tile, seen);
+    if (args.cut == nullptr || is_merge(args))
+      for (size_t row = 0; row < tile.rows; ++row) finish_row(tile, row);
   }
 }
 
