@@ -42,7 +42,7 @@ double above(double a, double b) { return std::max(0.0, a - b); }
 
 sched::StepCost measure_cost(const model::Model& model, const kv::View& view, model::Scratch& scratch,
                              base::ThreadPool& pool, uint32_t rows_max, uint32_t context_max) {
-  constexpr uint32_t kManyRows = 64, kDeep = 1024;
+  constexpr uint32_t kManyRows = 32, kDeep = 1024;
   const Prober probe{model, view, scratch, pool};
   const uint32_t rows = std::min(rows_max, kManyRows);
   const uint32_t deep = std::min(kDeep, context_max - std::min(context_max, rows));
@@ -62,8 +62,10 @@ sched::StepCost measure_cost(const model::Model& model, const kv::View& view, mo
 
 void CostFollower::observe(double predicted_us, double taken_us) {
   if (predicted_us <= 0) return;
+  // Up at once and down slowly: the bound is for nearly all steps, so the slower ones set the pace.
+  constexpr double kUp = 1.0 / 4, kDown = 1.0 / 64;
   const double ratio = std::clamp(taken_us / predicted_us, 0.5, 2.0);
-  factor_ = std::clamp(factor_ + factor_ * (ratio - 1) / 16, 0.5, 2.0);
+  factor_ = std::clamp(factor_ + factor_ * (ratio - 1) * (ratio > 1 ? kUp : kDown), 0.5, 4.0);
 }
 
 sched::StepCost CostFollower::now() const {
