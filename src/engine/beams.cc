@@ -6,9 +6,9 @@
 
 namespace tally::engine {
 
-BeamFamily::BeamFamily(const sample::BeamRules& rules, SeqId first, size_t end_ids,
+BeamFamily::BeamFamily(const sample::BeamRules& rules, SeqId first,
                        const std::vector<std::shared_ptr<Stream>>& streams)
-    : pool_(rules), left_(rules.width), row_tokens_(sample::beam_tokens_of_row(rules.width, end_ids)) {
+    : pool_(rules), left_(rules.width), row_tokens_(rules.row_tokens) {
   for (uint32_t i = 0; i < rules.width; ++i) sequences_.push_back(SeqId{raw(first) + i});
   for (const auto& stream : streams) streams_.push_back(std::static_pointer_cast<TokenStream>(stream));
   rows_.resize(rules.width * row_tokens_);
@@ -22,7 +22,8 @@ BeamFamily::BeamFamily(const sample::BeamRules& rules, SeqId first, size_t end_i
 
 uint64_t BeamFamily::bytes(const sample::BeamRules& rules) {
   return (3 * uint64_t{rules.width} + 1) * rules.tokens_max * sizeof(sample::BeamToken) +
-         uint64_t{rules.width} * 2 * rules.width * sizeof(sample::BeamToken) + sizeof(BeamFamily);
+         uint64_t{rules.width} * rules.row_tokens * (sizeof(sample::BeamToken) + 2 * sizeof(double)) +
+         sizeof(BeamFamily);
 }
 
 std::span<sample::BeamToken> BeamFamily::row(SeqId seq) {
@@ -67,7 +68,13 @@ void BeamFamily::advance(bool first) {
 }
 
 bool BeamFamily::leave(const Receipt& receipt) {
-  if (left_ == sequences_.size()) receipt_ = receipt;
+  if (left_ == sequences_.size()) {
+    receipt_ = receipt;
+  } else {
+    receipt_.weight_bytes_read += receipt.weight_bytes_read;
+    receipt_.kv_blocks += receipt.kv_blocks, receipt_.kv_blocks_shared += receipt.kv_blocks_shared;
+    receipt_.kv_bytes += receipt.kv_bytes;
+  }
   return --left_ == 0;
 }
 
@@ -77,6 +84,10 @@ void BeamFamily::finish(Finish reason, int64_t now_us) {
   for (size_t i = 0; i < streams_.size(); ++i) {
     Answer answer{reason, receipt_};
     answer.receipt.generated_tokens = 0;
+    if (i > 0) {
+      answer.receipt.weight_bytes_read = answer.receipt.kv_bytes = 0;
+      answer.receipt.kv_blocks = answer.receipt.kv_blocks_shared = answer.receipt.steps = 0;
+    }
     if (complete && i < best.size()) {
       for (const sample::BeamToken& t : best[i].tokens)
         streams_[i]->append({.id = t.id, .is_end = t.is_end, .logprob = t.logprob}, now_us);

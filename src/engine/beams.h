@@ -15,7 +15,7 @@ namespace tally::engine {
 class BeamFamily {
  public:
   // The sequences are first, first + 1, ..., one for each beam. `streams`: of the best, empty until the end.
-  BeamFamily(const sample::BeamRules& rules, SeqId first, size_t end_ids,
+  BeamFamily(const sample::BeamRules& rules, SeqId first,
              const std::vector<std::shared_ptr<Stream>>& streams);
   static uint64_t bytes(const sample::BeamRules& rules);
 
@@ -33,7 +33,8 @@ class BeamFamily {
   // A row that is no number ends all.
   bool failed = false;
 
-  // One sequence has ended; true with the last. The receipt of the first to end is that of the request.
+  // One sequence has ended; true with the last. What the sequences used is summed, and told with the best
+  // answer.
   bool leave(const Receipt& receipt);
   // Writes the best into the streams, each with its end. `reason`: kStop and kLength are found out anew.
   void finish(Finish reason, int64_t now_us);

@@ -95,6 +95,30 @@ TEST(Choices, TooManyAreRefusedWithTheArithmetic) {
   EXPECT_EQ(s.refused.available, 8u);
 }
 
+// The queue has seats left, but the answers of its requests would have no room.
+TEST(Choices, RoomForAnswersIsBounded) {
+  LoadRequest load = small_request();
+  load.settings.max_queue = 1000;
+  Hand hand(load);
+  Request r = sampled(0, 4, 3);
+  r.choices = 8;
+  r.params.logprobs = 20;
+  std::vector<std::shared_ptr<Stream>> streams;
+  for (int i = 0; i < 100; ++i) {
+    const Submitted s = hand.engine->submit(r);
+    if (s.streams.empty()) {
+      EXPECT_EQ(s.refused.why, Refusal::kQueueFull);
+      break;
+    }
+    streams.insert(streams.end(), s.streams.begin(), s.streams.end());
+  }
+  EXPECT_GE(streams.size(), 16u);
+  EXPECT_LT(streams.size(), 800u);
+  for (const auto& stream : streams) stream->cancel();
+  hand.loop->step();
+  EXPECT_EQ(hand.engine->submit(r).streams.size(), 8u) << "room comes back";
+}
+
 TEST(Choices, OneCancelledLeavesTheOthers) {
   const Request one = sampled(12, 40, 5);
   Request r = one;

@@ -8,25 +8,25 @@
 namespace tally::engine {
 namespace {
 
-// One pass of `rows` rows of one sequence from `position` on; least of a few, for what disturbs only adds.
+constexpr int kTries = 3;  // the least counts, for what disturbs only adds
+
+// Passes of `rows` rows of one sequence from `position` on.
 struct Prober {
   const model::Model& model;
   const kv::View& view;
   model::Scratch& scratch;
   base::ThreadPool& pool;
 
-  double least_us(uint32_t rows, uint32_t position, bool logits) const {
-    constexpr int kTries = 3;
-    const uint32_t block_tokens = view.layout(LayerIdx{0}).block_tokens, blocks = view.shape().blocks;
+  double least_us(uint32_t rows, uint32_t position, bool logits, int tries = kTries) const {
+    const uint32_t block_tokens = view.layout(LayerIdx{0}).block_tokens;
     const std::vector<TokenId> tokens(rows, TokenId{0});
     const model::Segment segment{0, rows, position, 0};
-    // The pool may be smaller than the context: then blocks are read more than once.
     std::vector<uint32_t> table((position + rows + block_tokens - 1) / block_tokens);
-    for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<uint32_t>(i % blocks);
+    for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<uint32_t>(i);
     const uint32_t last = rows - 1;
     const std::span<const uint32_t> wanted(&last, logits ? 1 : 0);
     double least = 0;
-    for (int i = 0; i < kTries; ++i) {
+    for (int i = 0; i < tries; ++i) {
       const int64_t begin = base::now_us();
       model.forward({tokens, {&segment, 1}, table, wanted}, view, scratch, pool);
       const auto took = static_cast<double>(base::now_us() - begin);
@@ -44,10 +44,10 @@ sched::StepCost measure_cost(const model::Model& model, const kv::View& view, mo
                              base::ThreadPool& pool, uint32_t rows_max, uint32_t context_max) {
   constexpr uint32_t kManyRows = 32, kDeep = 1024;
   const Prober probe{model, view, scratch, pool};
-  const uint32_t rows = std::min(rows_max, kManyRows);
-  const uint32_t deep = std::min(kDeep, context_max - std::min(context_max, rows));
+  const uint32_t rows = std::min({rows_max, kManyRows, context_max});
+  const uint32_t deep = std::min(kDeep, context_max - rows) / rows * rows;
   // Rows that are read were written: nothing but values of this model are in the blocks.
-  for (uint32_t at = 0; at < deep; at += rows) probe.least_us(rows, at, false);
+  for (uint32_t at = 0; at < deep; at += rows) probe.least_us(rows, at, false, 1);
   sched::StepCost cost;
   const double one = probe.least_us(1, 0, false), many = probe.least_us(rows, 0, false);
   cost.weights = one;

@@ -68,7 +68,9 @@ void Loop::begin_choice(const Draw& d) {
   Receipt& r = d.sequence->receipt;
   const uint64_t seed = r.seed;
   r = root;
+  // The steps so far are told with the one that made them.
   r.seed = seed, r.generated_tokens = 0, r.weight_bytes_read = 0;
+  r.steps = r.preemptions = r.recomputed_tokens = 0;
 }
 
 void Loop::take_tokens(int64_t now_us) {

@@ -35,14 +35,14 @@ struct BeamSearch {
 struct Request {
   std::vector<TokenId> prompt;  // at least one id, each in the vocabulary
   sample::Params params;
-  uint32_t max_tokens = 0;           // 0: until the context is full
-  uint32_t choices = 1;              // sequences from the one prompt: n, or best_of
-  uint32_t first_choice = 0;         // index of the first one's draws (tests)
-  std::optional<BeamSearch> beams;   // choices: how many of the best are returned, at most the width
-  std::string tenant, salt;          // prefix sharing happens inside one (tenant, salt)
-  int64_t arrived_us = 0;    // base::now_us() when the request's head and body were read
-  int64_t deadline_us = 0;   // 0: none
-  int32_t priority = 0;      // lower goes first
+  uint32_t max_tokens = 0;          // 0: until the context is full
+  uint32_t choices = 1;             // sequences from the one prompt: n, or best_of
+  uint32_t first_choice = 0;        // index of the first one's draws (tests)
+  std::optional<BeamSearch> beams;  // choices: how many of the best are returned, at most the width
+  std::string tenant, salt;         // prefix sharing happens inside one (tenant, salt)
+  int64_t arrived_us = 0;           // base::now_us() when the request's head and body were read
+  int64_t deadline_us = 0;          // 0: none
+  int32_t priority = 0;             // lower goes first
   // Called from the engine thread (or from submit's caller at a refusal) when there is something new to read
   // in one of the streams; must not block.
   std::function<void()> notify;

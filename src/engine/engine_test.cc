@@ -204,6 +204,9 @@ TEST(Engine, SteadyStepAllocatesNothing) {
   std::vector<std::shared_ptr<Stream>> streams;
   for (uint32_t i = 0; i < 6; ++i)
     streams.push_back(hand.engine->submit(greedy(prompt(10 + i, i), 80)).streams.at(0));
+  Request beams = greedy(prompt(9, 50), 80);
+  beams.beams = BeamSearch{.width = 2};
+  streams.push_back(hand.engine->submit(beams).streams.at(0));
   for (int i = 0; i < 8; ++i) hand.loop->step();
   allocations = 0;
   counting = true;

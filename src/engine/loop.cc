@@ -48,7 +48,7 @@ Loop::Loop(Parts parts)
   const size_t table = (parts_.sched.model_len_max + parts_.info.block_tokens - 1) / parts_.info.block_tokens;
   groups_.reserve(seqs);
   draws_.reserve(seqs);
-  copies_.reserve(seqs);
+  copies_.reserve(seqs + (parts_.sched.allocator == sched::Allocator::kReserve ? parts_.ledger.blocks : 0));
   tokens_.reserve(rows);
   segments_.reserve(seqs);
   tables_.reserve(seqs * table);
@@ -267,8 +267,12 @@ void Loop::commit(int64_t begin_us, int64_t forward_us, int64_t sampled_us) {
     }
     for (size_t i = 0; i < draws_.size(); ++i) {
       Sequence& s = *draws_[i].sequence;
-      if (outcomes_[i].failed || s.beams) continue;
-      account_.token(s.receipt, s.previous_token_us, now, s.shares_prompt);
+      if (outcomes_[i].failed) continue;
+      if (s.beams) {  // their tokens count when it is known which are answers
+        if (draws_[i].shares_row && !draws_[i].begins) account_.prompt(s.receipt);
+        continue;
+      }
+      account_.token(s.receipt, s.previous_token_us, now, draws_[i].begins);
     }
     for (const sched::Ended& ended : scheduler_.commit(outcomes_, now)) end(ended.seq, ended.reason, now);
     const double wall = seconds(now - begin_us);
@@ -315,7 +319,7 @@ void Loop::end(SeqId seq, EndReason reason, int64_t now_us) {
     s.stream->end(finish_of(reason), s.receipt);
     if (to_notify_.empty() || to_notify_.back() != s.stream) to_notify_.push_back(s.stream);
   }
-  parts_.accounts->book(base::Account::kRuntime, "token streams", -static_cast<int64_t>(s.booked_bytes));
+  book_stream(-static_cast<int64_t>(s.booked_bytes));
   sequences_.erase(found);
 }
 
@@ -327,8 +331,6 @@ void Loop::end_beam(BeamFamily& beams, Finish finish, const Receipt& receipt, in
     account_.totals.generation_tokens += answer.receipt.generated_tokens;
     account_.finished(answer.finish, answer.receipt);
   }
-  account_.totals.prompt_tokens += receipt.prompt_tokens;
-  account_.totals.prompt_tokens_cached += receipt.cached_tokens;
   to_notify_.insert(to_notify_.end(), beams.streams().begin(), beams.streams().end());
 }
 
@@ -344,8 +346,7 @@ void Loop::fail_all() {
       sequence->stream->end(Finish::kInternal, sequence->receipt);
       sequence->stream->notify();
     }
-    parts_.accounts->book(base::Account::kRuntime, "token streams",
-                          -static_cast<int64_t>(sequence->booked_bytes));
+    book_stream(-static_cast<int64_t>(sequence->booked_bytes));
   }
   sequences_.clear();
   account_.totals.failed = true;

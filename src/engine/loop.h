@@ -30,6 +30,7 @@ struct Parts {
   kv::LedgerConfig ledger;
   std::vector<TokenId> end_ids, suppressed_ids;  // ascending
   Info info;
+  uint64_t stream_bytes_max = 0;  // of all answers that are under way or wait
   base::Accounts* accounts = nullptr;
 };
 
@@ -57,7 +58,6 @@ class Loop final : public Engine {
     std::shared_ptr<BeamFamily> beams;
     std::shared_ptr<const sample::Params> params;
     uint32_t choice = 0;
-    bool shares_prompt = false;  // another choice of the request computes it
     Receipt receipt;
     int64_t mark_us = 0;            // time up to here is accounted
     int64_t previous_token_us = 0;  // commit of the token before the last
@@ -98,6 +98,8 @@ class Loop final : public Engine {
   void account_rows(const Group& group, int64_t begin_us, int64_t sampled_us, int64_t end_us);
   Submitted add_sequences(Request request, const sched::Admission& admission, SeqId first,
                           uint32_t prompt_tokens);
+  bool streams_fit(const Request& request, const sched::Request& wanted) const;
+  void book_stream(int64_t bytes);
   void note_scheduled(Sequence& sequence, int64_t now_us);
   void end_beam(BeamFamily& beams, Finish finish, const Receipt& receipt, int64_t now_us);
   void end(SeqId seq, sched::EndReason reason, int64_t now_us);
@@ -113,7 +115,7 @@ class Loop final : public Engine {
   kv::Ledger ledger_;
   sched::Scheduler scheduler_;
   std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences_;
-  uint64_t next_seq_ = 1;
+  uint64_t next_seq_ = 1, stream_bytes_ = 0;
   bool stopping_ = false, failed_ = false;
   int64_t stop_deadline_us_ = 0;
   double rows_per_second_ = 0;  // recent, for Retry-After

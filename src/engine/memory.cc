@@ -183,6 +183,13 @@ Result<MemoryPlan> divide(const LoadRequest& request, const Sizes& s) {
   return plan;
 }
 
+// A full house at full length, and as much again as the queue holds, within a sixteenth of the budget.
+uint64_t stream_bytes_max(const Settings& set, const MemoryPlan& plan) {
+  const uint64_t one = TokenStream::bytes(plan.max_model_len, 0);
+  return std::max(set.max_seqs * one,
+                  std::min((uint64_t{set.max_seqs} + set.max_queue) * one, set.memory_bytes / 16));
+}
+
 void set_policy(const Policy& policy, Parts& parts) {
   // Aimed below the bound, which is to hold for nearly all steps and not on average.
   constexpr double kAim = 0.9;
@@ -258,10 +265,11 @@ Result<std::unique_ptr<Engine>> load_engine(const LoadRequest& request, base::Ac
   parts.sched.seqs_max = set.max_seqs, parts.sched.queue_max = set.max_queue;
   parts.sched.step_tokens = set.step_tokens, parts.sched.model_len_max = plan.max_model_len;
   parts.ledger = ledger_config(set, plan.blocks);
+  parts.stream_bytes_max = stream_bytes_max(set, plan);
   parts.end_ids = request.end_ids, parts.suppressed_ids = request.suppressed_ids;
   parts.info = {s.spec.vocab,
                 plan.max_model_len,
-                set.max_seqs,
+                std::min(set.max_seqs, set.step_tokens),  // each has a row in every step
                 set.block_tokens,
                 plan.blocks,
                 set.kv_type,

@@ -57,13 +57,16 @@ StepAccount::StepAccount(uint32_t max_model_len)
       step_decode(kStep),
       step_mixed(kStep) {}
 
+void StepAccount::prompt(const Receipt& receipt) {
+  totals.prompt_tokens += receipt.prompt_tokens;
+  totals.prompt_tokens_cached += receipt.cached_tokens;
+}
+
 void StepAccount::token(const Receipt& receipt, int64_t previous_us, int64_t now_us, bool shares_prompt) {
   ++totals.generation_tokens;
   if (receipt.generated_tokens == 1) {
     ttft.observe(seconds(receipt.arrived_us, now_us));
-    if (shares_prompt) return;
-    totals.prompt_tokens += receipt.prompt_tokens;
-    totals.prompt_tokens_cached += receipt.cached_tokens;
+    if (!shares_prompt) prompt(receipt);
   } else {
     inter_token.observe(seconds(previous_us, now_us));
   }

@@ -37,6 +37,7 @@ struct StepAccount {
   // A finished sequence joins the latency histograms (not if it was cancelled or failed).
   void finished(Finish finish, const Receipt& receipt);
   // shares_prompt: the prompt counts for another choice of the request.
+  void prompt(const Receipt& receipt);
   void token(const Receipt& receipt, int64_t previous_us, int64_t now_us, bool shares_prompt);
   void step(uint32_t prefill_rows, uint32_t decode_rows, double seconds);
   Stats snapshot() const;

@@ -70,19 +70,32 @@ Submitted Loop::submit(Request request) {
   wanted.prompt = std::move(request.prompt);
   const auto prompt_tokens = static_cast<uint32_t>(wanted.prompt.size());
   const SeqId first = wanted.seq;
+  const double ahead = static_cast<double>(scheduler_.queue_stats().waiting_tokens);
+  const double wait_s = rows_per_second_ > 0 ? std::ceil(ahead / rows_per_second_) : 1;
+  Refused refused{.retry_after_s = static_cast<uint32_t>(std::clamp(wait_s, 1.0, 60.0))};
+  if (!streams_fit(request, wanted)) return {{}, refused};
   next_seq_ += wanted.choices;
   const sched::Admission admission = scheduler_.submit(std::move(wanted));
   if (admission.refusal != sched::Refusal::kNone) {
-    const double ahead = static_cast<double>(scheduler_.queue_stats().waiting_tokens);
-    const double wait_s = rows_per_second_ > 0 ? std::ceil(ahead / rows_per_second_) : 1;
-    return {{},
-            {refusal_of(admission.refusal), admission.needed, admission.available,
-             static_cast<uint32_t>(std::clamp(wait_s, 1.0, 60.0))}};
+    refused.why = refusal_of(admission.refusal);
+    refused.needed = admission.needed, refused.available = admission.available;
+    return {{}, refused};
   }
   Submitted result = add_sequences(std::move(request), admission, first, prompt_tokens);
   mailbox_->attention = true;
   mailbox_->wake.notify_one();
   return result;
+}
+
+// Is there room for the answers of one more request? They are kept until they are read, and a request of
+// many choices without a limit keeps room for as many contexts. One alone always fits.
+bool Loop::streams_fit(const Request& request, const sched::Request& wanted) const {
+  const auto top = static_cast<uint8_t>(std::max(0, request.params.logprobs));
+  const uint64_t prompt = std::min<uint64_t>(wanted.prompt.size(), parts_.info.max_model_len);
+  const auto left = static_cast<uint32_t>(parts_.info.max_model_len - prompt);
+  const uint32_t tokens = request.max_tokens > 0 ? std::min(request.max_tokens, left) : left;
+  const uint64_t bytes = wanted.choices * TokenStream::bytes(tokens, top);
+  return stream_bytes_ == 0 || stream_bytes_ + bytes <= parts_.stream_bytes_max;
 }
 
 // The sequences of a request that the scheduler took, and their streams.
@@ -102,10 +115,13 @@ Submitted Loop::add_sequences(Request request, const sched::Admission& admission
   const uint32_t width = beams ? request.beams->width : request.choices;
   std::shared_ptr<BeamFamily> family;
   if (beams) {
-    const sample::BeamRules rules{width, request.beams->length_penalty,
-                                  stop_of(request.beams->early_stopping), admission.max_tokens};
-    family = std::make_shared<BeamFamily>(
-        rules, first, parts_.end_ids.size() + request.params.stop_ids.size(), result.streams);
+    const size_t ends = parts_.end_ids.size() + request.params.stop_ids.size();
+    const sample::BeamRules rules{.width = width,
+                                  .length_penalty = request.beams->length_penalty,
+                                  .stop = stop_of(request.beams->early_stopping),
+                                  .tokens_max = admission.max_tokens,
+                                  .row_tokens = sample::beam_tokens_of_row(width, ends)};
+    family = std::make_shared<BeamFamily>(rules, first, result.streams);
     booked = booked * request.choices / width + BeamFamily::bytes(rules) / width;
   }
   const auto params = std::make_shared<const sample::Params>(std::move(request.params));
@@ -115,17 +131,21 @@ Submitted Loop::add_sequences(Request request, const sched::Admission& admission
     if (!beams) sequence->stream = std::static_pointer_cast<TokenStream>(result.streams[c]);
     sequence->params = params;
     sequence->choice = request.first_choice + c;
-    sequence->shares_prompt = c > 0;
     sequence->receipt.arrived_us = request.arrived_us == 0 ? now : request.arrived_us;
     sequence->receipt.queued_us = now;
     sequence->receipt.prompt_tokens = prompt_tokens;
     sequence->receipt.seed = params->seed;
     sequence->mark_us = now;
     sequence->booked_bytes = booked;
-    parts_.accounts->book(base::Account::kRuntime, "token streams", static_cast<int64_t>(booked));
+    book_stream(static_cast<int64_t>(booked));
     sequences_.emplace(SeqId{raw(first) + c}, std::move(sequence));
   }
   return result;
+}
+
+void Loop::book_stream(int64_t bytes) {
+  stream_bytes_ = static_cast<uint64_t>(static_cast<int64_t>(stream_bytes_) + bytes);
+  parts_.accounts->book(base::Account::kRuntime, "token streams", bytes);
 }
 
 }  // namespace tally::engine

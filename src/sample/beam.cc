@@ -52,6 +52,7 @@ BeamPool::BeamPool(const BeamRules& rules) : rules_(rules) {
   }
   for (Hypothesis& h : done_) h.tokens.reserve(rules.tokens_max);
   live_.reserve(rules.width);
+  candidates_.reserve(rules.width * rules.row_tokens);
 }
 
 double BeamPool::score(double cumulative, size_t length) const {

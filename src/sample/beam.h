@@ -26,6 +26,7 @@ struct BeamRules {
   float length_penalty = 1;
   EarlyStop stop = EarlyStop::kPresent;
   uint32_t tokens_max = 0;  // of a sequence
+  size_t row_tokens = 0;    // of a row that a step may bring: beam_tokens_of_row
 };
 
 struct BeamToken {

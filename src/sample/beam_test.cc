@@ -98,7 +98,7 @@ std::vector<Found> reference(const Case& c) {
 
 // The pool, fed as the engine feeds it: rows by rank, each the best tokens of a row of logits.
 std::vector<Found> searched(const Case& c) {
-  BeamPool pool({c.width, c.penalty, c.stop, c.tokens_max});
+  BeamPool pool({c.width, c.penalty, c.stop, c.tokens_max, beam_tokens_of_row(c.width, 1)});
   Scratch scratch(kVocab);
   const Params params;
   const TokenId end{kEnd};
@@ -181,7 +181,7 @@ TEST(Beam, RowThatIsNoNumberIsToldApart) {
 
 // Nothing can go on: every token but the end is masked.
 TEST(Beam, OverWhenNothingGoesOn) {
-  BeamPool pool({2, 1, EarlyStop::kPresent, 8});
+  BeamPool pool({2, 1, EarlyStop::kPresent, 8, 4});
   const BeamToken end{TokenId{0}, -0.1f, true};
   const std::span<const BeamToken> row(&end, 1);
   EXPECT_FALSE(pool.advance({&row, 1}));

@@ -115,7 +115,7 @@ void admit(Core& core, Sequence& seq, Tick now) {
     if (core.ledger.prefix_cache()) core.totals.prefix_queries_tokens += seq.prompt;
     core.totals.prefix_hits_tokens += hit_tokens;
     count_full_hit(core, seq);
-    --core.never_scheduled;
+    core.never_scheduled -= 1 + static_cast<uint32_t>(seq.unborn.size());
     core.waiting_tokens -= seq.prompt;
   }
   seq.passes = 0;

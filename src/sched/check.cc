@@ -120,7 +120,7 @@ void check_core(const Core& core) {
   uint64_t waiting_tokens = 0;
   for (const Sequence* seq : core.waiting) {
     if (seq->state != SeqState::kWaiting) continue;
-    ++never_scheduled;
+    never_scheduled += 1 + static_cast<uint32_t>(seq->unborn.size());
     waiting_tokens += seq->prompt;
   }
   TALLY_CHECK(never_scheduled == core.never_scheduled && waiting_tokens == core.waiting_tokens,

@@ -121,9 +121,9 @@ struct Core {
   std::vector<Sequence*> gone;                   // ended; kept until the next plan
   uint32_t seats_unborn = 0;                     // choices that running ones will fork
   uint32_t reserved = 0;                         // blocks that beams may still take
-  uint32_t never_scheduled = 0;                  // of waiting: not preempted
-  uint64_t waiting_tokens = 0;                   // their prompts
-  bool left_waiting = false;                     // the last plan could not take everyone
+  uint32_t never_scheduled = 0;  // sequences of waiting, not preempted, with those they will fork
+  uint64_t waiting_tokens = 0;   // their prompts
+  bool left_waiting = false;     // the last plan could not take everyone
 
   StepPlan plan;
   std::vector<Sequence*> planned;  // the sequence of each entry of plan.rows
@@ -175,9 +175,8 @@ void clear_standstill(Core& core, Sequence& oldest, Tick now);
 // Drops blocks from the tail until `target` are available; a running sequence leaves to wait.
 void preempt(Core& core, Sequence& victim, const Sequence& by, uint32_t target, Tick now);
 
-// cost.cc: how many prompt rows a step may take beside its decode rows, and what the plan should cost.
+// cost.cc: how many prompt rows a step may take beside its decode rows.
 uint32_t prefill_rows_max(Core& core, uint32_t decode_rows);
-double predict(const Core& core);
 
 // rows.cc: who computes what in this step.
 void plan_decodes(Core& core, Tick now);
@@ -188,7 +187,8 @@ void plan_standstill(Core& core, Tick now);
 // fork.cc: the choices of one request.
 // Begins the unborn choices of `root` with the blocks of its prompt.
 void begin_choices(Core& core, Sequence& root);
-// The first unborn choice takes over what `seq`, which is about to end and is in no list any more, computed.
+// The first unborn choice takes over what `seq`, which is about to end, has computed, and its place in a
+// list.
 void hand_over(Core& core, Sequence& seq);
 // Beams: `seq` drops what it has and goes on from `parent`'s blocks and tokens. Requires: the tokens of this
 // step are not appended yet.

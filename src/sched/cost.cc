@@ -21,9 +21,9 @@ double cost_of(const StepCost& c, const Load& load) {
 // n rows from position p on attend to p + 1, ..., p + n positions.
 double positions_of(double position, double rows) { return rows * position + rows * (rows + 1) / 2; }
 
-Load planned_load(const Core& core) {
+Load load_of(const StepPlan& plan) {
   Load load;
-  for (const PlannedRows& group : core.plan.rows) {
+  for (const PlannedRows& group : plan.rows) {
     const double rows = group.rows, positions = positions_of(group.position, rows);
     load.rows += rows;
     (group.decode ? load.decode_positions : load.prefill_positions) += positions;
@@ -43,7 +43,7 @@ uint32_t prefill_rows_max(Core& core, uint32_t decode_rows) {
   // Whose turn it is follows later: all are taken to stand as deep as the deepest.
   double position = 0;
   for (const Sequence* seq : core.order) position = std::max(position, static_cast<double>(seq->computed));
-  const Load decodes = planned_load(core);
+  const Load decodes = load_of(core.plan);
   const auto in_time = [&](uint32_t rows) {
     Load load = decodes;
     load.rows += rows;
@@ -73,6 +73,6 @@ uint32_t prefill_rows_max(Core& core, uint32_t decode_rows) {
   return low;
 }
 
-double predict(const Core& core) { return cost_of(core.cost, planned_load(core)); }
+double step_cost(const StepCost& cost, const StepPlan& plan) { return cost_of(cost, load_of(plan)); }
 
 }  // namespace tally::sched

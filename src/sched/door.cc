@@ -46,12 +46,21 @@ uint64_t blocks_at_most(const Core& core, uint64_t prompt, uint64_t generated, u
   return full + choices * core.blocks_for(prompt + generated - full * core.block_tokens);
 }
 
-// The tokens that each choice can generate with all blocks of the pool. Requires: it can generate one.
-uint64_t generated_at_most(const Core& core, uint64_t prompt, uint64_t choices) {
+// Beams have their blocks set aside while they run: not more than half of the pool, so that others run too.
+uint64_t aside_most(const Core& core) { return core.ledger.blocks() / 2; }
+
+uint64_t blocks_aside(const Core& core, uint64_t prompt, uint64_t generated, const Request& request) {
+  if (!request.beams || core.reserves()) return 0;
+  return uint64_t{request.choices} * core.blocks_for(prompt % core.block_tokens + generated);
+}
+
+// The tokens that each choice can generate with all blocks it may have. Requires: it can generate one.
+uint64_t generated_at_most(const Core& core, uint64_t prompt, const Request& request) {
   const uint64_t context = core.config.model_len_max - prompt;
   if (core.reserves()) return context;
   const uint64_t full = prompt / core.block_tokens;
-  const uint64_t each = (core.ledger.blocks() - full) / choices;
+  const uint64_t left = core.ledger.blocks() - full;
+  const uint64_t each = (request.beams ? std::min(left, aside_most(core)) : left) / request.choices;
   return std::min(context, (full + each) * core.block_tokens - prompt);
 }
 
@@ -73,24 +82,28 @@ Admission judge_size(const Core& core, const Request& request) {
     out.refusal = Refusal::kPoolTooSmall;
     out.needed = blocks;
     out.available = core.ledger.blocks();
+  } else if (const uint64_t aside = blocks_aside(core, prompt, asked, request); aside > aside_most(core)) {
+    out.refusal = Refusal::kPoolTooSmall;
+    out.needed = aside;
+    out.available = aside_most(core);
   } else {
-    const uint64_t room = generated_at_most(core, prompt, request.choices);
+    const uint64_t room = generated_at_most(core, prompt, request);
     out.max_tokens = request.max_tokens == 0 ? static_cast<uint32_t>(room) : request.max_tokens;
   }
   return out;
 }
 
-// The queue holds queue_max requests beyond those that the next plan can seat: a burst on an idle server is
+// The queue holds queue_max sequences beyond those that the next plan can seat: a burst on an idle server is
 // not refused. When the last plan left someone waiting, free seats do not count, for then blocks are what is
 // missing.
-Admission judge_queue(const Core& core, uint64_t prompt) {
+Admission judge_queue(const Core& core, uint64_t prompt, uint64_t choices) {
   Admission out;
   const uint64_t seats_open =
       core.left_waiting ? 0 : core.seats - std::min<uint64_t>(core.seats, core.seats_taken());
   const uint64_t requests_max = core.config.queue_max + seats_open;
-  if (core.never_scheduled >= requests_max) {
+  if (core.never_scheduled + choices > requests_max) {
     out.refusal = Refusal::kQueueFull;
-    out.needed = core.never_scheduled + uint64_t{1};
+    out.needed = core.never_scheduled + choices;
     out.available = requests_max;
   } else if (core.never_scheduled > 0 && core.waiting_tokens + prompt > core.config.queue_tokens_max) {
     out.refusal = Refusal::kQueueFull;
@@ -156,7 +169,7 @@ Admission admit_to_queue(Core& core, Request request) {
               raw(request.seq), request.choices);
   const Admission size = judge_size(core, request);
   if (size.refusal != Refusal::kNone) return size;
-  const Admission queue = judge_queue(core, request.prompt.size());
+  const Admission queue = judge_queue(core, request.prompt.size(), request.choices);
   if (queue.refusal != Refusal::kNone) return queue;
 
   const auto family = request.choices > 1 ? std::make_shared<Family>() : nullptr;
@@ -175,7 +188,7 @@ Admission admit_to_queue(Core& core, Request request) {
   for (size_t choice = 1; family && choice < family->members.size(); ++choice)
     root->unborn.push_back(family->members[choice]);
   reserve_lists(core, core.sequences.size());
-  ++core.never_scheduled;
+  core.never_scheduled += request.choices;
   core.waiting_tokens += root->prompt;
   insert_ordered(core.waiting, *root);
   return size;

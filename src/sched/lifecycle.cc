@@ -47,7 +47,7 @@ void leave_list(Core& core, Sequence& seq) {
   remove_ordered(runs ? core.running : core.waiting, seq);
   if (runs) core.seats_unborn -= static_cast<uint32_t>(seq.unborn.size());
   if (seq.state != SeqState::kWaiting) return;
-  --core.never_scheduled;
+  core.never_scheduled -= 1 + static_cast<uint32_t>(seq.unborn.size());
   core.waiting_tokens -= seq.prompt;
 }
 
@@ -79,7 +79,7 @@ namespace {
 // The choices that wait to be forked from `seq` may be cancelled one by one, and so may `seq`: then one of
 // them goes on with what it computed.
 void cancel_choices(Core& core, Sequence& seq, Tick now) {
-  const bool runs = seq.state == SeqState::kPrefilling;
+  const bool runs = seq.state == SeqState::kPrefilling, queued = seq.state == SeqState::kWaiting;
   for (size_t i = 0; i < seq.unborn.size();) {
     Sequence& child = *seq.unborn[i];
     if (!child.cancelled) {
@@ -87,11 +87,13 @@ void cancel_choices(Core& core, Sequence& seq, Tick now) {
       continue;
     }
     if (runs) --core.seats_unborn;
+    if (queued) --core.never_scheduled;
     seq.unborn.erase(seq.unborn.begin() + static_cast<ptrdiff_t>(i));
     finish(core, child, *child.cancelled, core.plan.ended, now);
   }
   if (!seq.cancelled || seq.unborn.empty()) return;
   hand_over(core, seq);
+  if (queued) --core.never_scheduled;
   finish(core, seq, *seq.cancelled, core.plan.ended, now);
 }
 

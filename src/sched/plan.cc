@@ -49,7 +49,7 @@ const StepPlan& Scheduler::plan(Tick now) {
 
   core.left_waiting = core.never_scheduled > 0;
   core.in_flight = !core.plan.rows.empty();
-  core.plan.predicted = predict(core);
+  core.plan.predicted = step_cost(core.cost, core.plan);
   return core.plan;
 }
 

@@ -37,7 +37,7 @@ struct StepCost {
 
 struct Config {
   uint32_t seqs_max = 64;         // sequences running at once
-  uint32_t queue_max = 256;       // requests waiting
+  uint32_t queue_max = 256;       // sequences waiting
   uint64_t queue_tokens_max = 0;  // prompt tokens waiting; 0: 8 * model_len_max
   uint32_t step_tokens = 512;     // rows in one forward
   uint32_t model_len_max = 0;     // tokens per sequence, prompt included
@@ -111,6 +111,9 @@ struct StepPlan {
   std::vector<BlockCopy> copies;  // first writes into shared blocks
   double predicted = 0;           // ticks, by the cost that was set
 };
+
+// What the rows of a plan cost.
+double step_cost(const StepCost& cost, const StepPlan& plan);
 
 // The result of one row group with wants_logits: of its sequence, then of those that begin with it.
 struct Outcome {

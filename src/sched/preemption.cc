@@ -67,6 +67,9 @@ void preempt(Core& core, Sequence& victim, const Sequence& by, uint32_t target, 
     drop_tail(core, victim, now);
     ++blocks;
   }
+  // What waits holds full blocks only: where the blocks set aside for beams were enough, the last one may not
+  // be.
+  for (; victim.table.size() > victim.computed / core.block_tokens; ++blocks) drop_tail(core, victim, now);
   victim.computed = std::min(victim.computed, victim.table.size() * core.block_tokens);
   victim.chain.resize(std::min<size_t>(victim.chain.size(), victim.table.size()));
   if (victim.state != SeqState::kPreempted) {
@@ -134,6 +137,8 @@ void clear_standstill(Core& core, Sequence& oldest, Tick now) {
     }
     TALLY_CHECK(victim != nullptr, "S4: the pool is too small for one sequence: sequence, tokens, its blocks",
                 raw(oldest.id), oldest.known(), oldest.table.size());
+    // Where beams run there is a row, and no standstill.
+    TALLY_CHECK(!victim->is_beam(), "a beam in the way of the oldest", raw(victim->id), raw(oldest.id));
     preempt(core, *victim, oldest, 1, now);
   }
 }

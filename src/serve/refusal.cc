@@ -24,7 +24,8 @@ ApiError too_many_choices(uint64_t asked, uint64_t at_once) {
   return {
       .code = Code::kInvalidValue,
       .message = fmt::format(
-          "The request needs {} sequences of one prompt to run at once, this server runs {} (--max-seqs).",
+          "The request needs {} sequences of one prompt to run at once, this server runs {} (--max-seqs, and "
+          "at most --step-tokens).",
           asked, at_once),
       .param = "n"};
 }

@@ -228,17 +228,7 @@ double Report::request_rate() const {
 }
 
 Tick step_ticks(const StepPlan& plan, const StepCost& cost) {
-  double rows = 0, logits = 0, decode_positions = 0, prefill_positions = 0;
-  for (const PlannedRows& group : plan.rows) {
-    const double n = group.rows, p = group.position;
-    rows += n;
-    (group.decode ? decode_positions : prefill_positions) += n * p + n * (n + 1) / 2;
-    logits += group.wants_logits ? 1 : 0;
-  }
-  const double ticks = cost.fixed + std::max(cost.weights, rows * cost.row) +
-                       decode_positions * cost.kv_decode + prefill_positions * cost.kv_prefill +
-                       logits * cost.logits;
-  return std::max<Tick>(1, static_cast<Tick>(ticks + 0.5));
+  return std::max<Tick>(1, static_cast<Tick>(step_cost(cost, plan) + 0.5));
 }
 
 Report replay(const Trace& trace, const Scenario& scenario, const ReplayProgress& progress) {
