@@ -201,7 +201,8 @@ TEST(Beams, EqualASearchOverWholeRequests) {
 TEST(Beams, EndTokensFinishBeamsAndTheSearch) {
   LoadRequest load = small_request();
   for (int32_t id = 0; id < 1024; id += 5) load.end_ids.push_back(TokenId{id});
-  for (const EarlyStopping early : {EarlyStopping::kFalse, EarlyStopping::kTrue, EarlyStopping::kNever}) {
+  for (const sample::EarlyStop early :
+       {sample::EarlyStop::kPresent, sample::EarlyStop::kWidth, sample::EarlyStop::kLongest}) {
     Hand hand(load);
     Request r = greedy(prompt(20, 4), 40);
     // Without the penalty for length short ones have the better score, and many tokens end.

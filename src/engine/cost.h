@@ -15,7 +15,7 @@ sched::StepCost measure_cost(const model::Model& model, const kv::View& view, mo
                              base::ThreadPool& pool, uint32_t rows_max, uint32_t context_max);
 
 // Follows how much longer steps take than their measured cost says: other work on the machine, warmth,
-// prompts in the batch. Bounded, so that one bad step changes little.
+// prompts in the batch. The slower steps set the pace.
 class CostFollower {
  public:
   explicit CostFollower(const sched::StepCost& measured) : measured_(measured) {}

@@ -8,6 +8,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "engine/cache_view.h"
+#include "sample/beam.h"
 #include "sample/params.h"
 #include "sample/sampler.h"
 
@@ -21,15 +22,11 @@
 
 namespace tally::engine {
 
-enum class EarlyStopping : uint8_t { kFalse, kTrue, kNever };
-
-// A beam search instead of sampling: `width` sequences side by side, ranked by cumulative log-probability
-// over length^length_penalty. kTrue: ends with `width` finished ones; kFalse: when no live one can beat the
-// worst finished at its present length; kNever: at the longest length there can be.
+// A beam search instead of sampling: `width` sequences side by side. Ranking and end: sample/beam.h.
 struct BeamSearch {
   uint32_t width = 0;
   float length_penalty = 1;
-  EarlyStopping early_stopping = EarlyStopping::kFalse;
+  sample::EarlyStop early_stopping = sample::EarlyStop::kPresent;
 };
 
 struct Request {

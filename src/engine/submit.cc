@@ -39,18 +39,6 @@ Refusal refusal_of(sched::Refusal why) {
   return Refusal::kQueueFull;
 }
 
-sample::EarlyStop stop_of(EarlyStopping early) {
-  switch (early) {
-    case EarlyStopping::kTrue:
-      return sample::EarlyStop::kWidth;
-    case EarlyStopping::kNever:
-      return sample::EarlyStop::kLongest;
-    case EarlyStopping::kFalse:
-      break;
-  }
-  return sample::EarlyStop::kPresent;
-}
-
 }  // namespace
 
 Submitted Loop::submit(Request request) {
@@ -118,7 +106,7 @@ Submitted Loop::add_sequences(Request request, const sched::Admission& admission
     const size_t ends = parts_.end_ids.size() + request.params.stop_ids.size();
     const sample::BeamRules rules{.width = width,
                                   .length_penalty = request.beams->length_penalty,
-                                  .stop = stop_of(request.beams->early_stopping),
+                                  .stop = request.beams->early_stopping,
                                   .tokens_max = admission.max_tokens,
                                   .row_tokens = sample::beam_tokens_of_row(width, ends)};
     family = std::make_shared<BeamFamily>(rules, first, result.streams);

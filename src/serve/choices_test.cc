@@ -161,7 +161,7 @@ TEST(Choices, BeamsAreTheEnginesOrder) {
   ASSERT_TRUE(request.beams);
   EXPECT_EQ(request.beams->width, 5u);
   EXPECT_EQ(request.beams->length_penalty, 0.5f);
-  EXPECT_EQ(request.beams->early_stopping, engine::EarlyStopping::kNever);
+  EXPECT_EQ(request.beams->early_stopping, sample::EarlyStop::kLongest);
   EXPECT_EQ(request.params.logprobs, -1);
 }
 

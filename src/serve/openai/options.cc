@@ -142,14 +142,14 @@ void read_beams(Fields& fields, Options& out) {
     const auto* word = early->as<std::string>();
     if (!flag && !(word && *word == "never"))
       return fields.invalid("early_stopping", "early_stopping must be true, false or \"never\".");
-    beams.early_stopping = !flag   ? engine::EarlyStopping::kNever
-                           : *flag ? engine::EarlyStopping::kTrue
-                                   : engine::EarlyStopping::kFalse;
+    beams.early_stopping = !flag   ? sample::EarlyStop::kLongest
+                           : *flag ? sample::EarlyStop::kWidth
+                                   : sample::EarlyStop::kPresent;
   }
   if (!wanted) {
     if (beams.length_penalty != 1)
       fields.invalid("length_penalty", "length_penalty needs use_beam_search: true.");
-    if (beams.early_stopping != engine::EarlyStopping::kFalse)
+    if (beams.early_stopping != sample::EarlyStop::kPresent)
       fields.invalid("early_stopping", "early_stopping needs use_beam_search: true.");
     return;
   }

@@ -263,7 +263,7 @@ TEST(Requests, Beams) {
   ASSERT_TRUE(request.options.choices.beams);
   EXPECT_EQ(request.options.choices.beams->width, 5u);
   EXPECT_EQ(request.options.choices.beams->length_penalty, -0.5f);
-  EXPECT_EQ(request.options.choices.beams->early_stopping, engine::EarlyStopping::kTrue);
+  EXPECT_EQ(request.options.choices.beams->early_stopping, sample::EarlyStop::kWidth);
 }
 
 TEST(Requests, Messages) {
