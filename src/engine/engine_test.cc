@@ -89,12 +89,32 @@ TEST(Engine, PrefixHitGivesTheSameBits) {
   const Answer cold = hand.run({r}).at(0), warm = hand.run({r}).at(0);
   EXPECT_EQ(cold, warm);
   EXPECT_EQ(cold.receipt.cached_tokens, 0u);
-  EXPECT_EQ(warm.receipt.cached_tokens, 64u);
+  EXPECT_EQ(warm.receipt.cached_tokens, 69u);  // the answer filled the prompt's last block
   Request salted = r;
   salted.salt = "other";
   EXPECT_EQ(hand.run({salted}).at(0).receipt.cached_tokens, 0u);
   EXPECT_GT(hand.engine->reset_prefix_cache(), 0u);
   EXPECT_EQ(hand.run({r}).at(0).receipt.cached_tokens, 0u);
+}
+
+// Texts that part inside a block: the later one begins with rows copied from the earlier one's.
+TEST(Engine, HitInsideABlockGivesTheSameBits) {
+  for (const char* codec : {"f32", "bf16", "int8"}) {
+    for (const size_t common : {size_t{4}, size_t{20}, size_t{47}, size_t{63}}) {
+      LoadRequest request = small_request();
+      request.settings.kv_type = codec;
+      const Request first = greedy(prompt(70, 5), 4);
+      Request second = greedy(prompt(70, 6), 12);
+      std::copy_n(first.prompt.begin(), common, second.prompt.begin());
+      const Answer alone = Hand(request).run({second}).at(0);
+      Hand hand(request);
+      const Answer before = hand.run({first}).at(0);
+      const Answer got = hand.run({second}).at(0);
+      EXPECT_EQ(got, alone) << codec << ", " << common;
+      EXPECT_EQ(got.receipt.cached_tokens, common) << codec;
+      EXPECT_EQ(hand.run({first}).at(0), before) << codec << ": rows of the first were written over";
+    }
+  }
 }
 
 TEST(Engine, ReceiptStagesSumToTheWall) {

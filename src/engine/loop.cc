@@ -48,7 +48,7 @@ Loop::Loop(Parts parts)
   const size_t table = (parts_.sched.model_len_max + parts_.info.block_tokens - 1) / parts_.info.block_tokens;
   groups_.reserve(seqs);
   draws_.reserve(seqs);
-  copies_.reserve(seqs + (parts_.sched.allocator == sched::Allocator::kReserve ? parts_.ledger.blocks : 0));
+  copies_.reserve(2 * seqs + (parts_.sched.allocator == sched::Allocator::kReserve ? parts_.ledger.blocks : 0));
   tokens_.reserve(rows);
   segments_.reserve(seqs);
   tables_.reserve(seqs * table);

@@ -153,6 +153,15 @@ void Ledger::hit(Handle entry, Tick now) {
   apply(raw(entry.id), r.owners == 0 ? Move::kHitCached : Move::kHitBoth);
 }
 
+std::optional<Handle> Ledger::copy_rows(Handle entry, uint32_t rows, Tick now) {
+  TALLY_CHECK(rows < config_.block_tokens, "rows of a copy", rows, config_.block_tokens);
+  hit(entry, now);
+  const std::optional<Handle> copy = take(now);
+  if (copy) commit_rows(*copy, rows);
+  drop(entry, now);
+  return copy;
+}
+
 void Ledger::drop(Handle block, Tick now) {
   const Record& r = record(block);
   touch(raw(block.id), now);

@@ -16,6 +16,7 @@
 // | register   | held n -> both n                                    | full and committed                 |
 // | drop       | n -> n-1; the last: held -> free, both -> cached    | end, cancel, preempt               |
 // | copy       | a source with n >= 2 loses one, a block is taken    | first write into a shared tail     |
+// |            | an entry is hit, a block is taken, the entry dropped| prefix match inside a block        |
 // | evict      | cached -> free, leaves only                         | take, when none is free            |
 // | unregister | both n -> held n; cached -> free                    | reset; take, when only owned ones  |
 // |            |                                                     | below keep a cached one from going |
@@ -25,6 +26,7 @@
 // ascending ids.
 
 #include "base/ids.h"
+#include "kv/block_state.h"
 #include "kv/block_table.h"
 #include "kv/event_ring.h"
 
@@ -52,31 +54,17 @@ struct LedgerStats {
   uint64_t evictions = 0, hash_mismatches = 0, waste_tokens = 0;  // waste: unfilled rows of owned blocks
 };
 
-enum class BlockState : uint8_t { kFree, kHeld, kCached, kBoth };
-
-// One row of the table above. Tests see that each fires.
-enum class Move : uint8_t {
-  kTake,
-  kShareHeld,
-  kShareBoth,
-  kHitCached,
-  kHitBoth,
-  kRegister,
-  kDropHeld,
-  kDropHeldLast,
-  kDropBoth,
-  kDropBothLast,
-  kEvict,
-  kUnregisterBoth,
-  kUnregisterCached,
-};
-inline constexpr size_t kMoveCount = 13;
-
 // What a full block is found by: same parent entry, same namespace, same ids.
 struct BlockKey {
   Handle parent = kRoot;
   const Namespace* space = nullptr;
   std::span<const TokenId> ids;  // block_tokens of them
+};
+
+// An entry whose first rows are those of other tokens too.
+struct PartialHit {
+  Handle entry;
+  uint32_t rows = 0;
 };
 
 struct BlockInfo {
@@ -100,6 +88,9 @@ class Ledger {
   std::optional<Handle> copy_on_write(Handle source, Tick now);
   // Adds an owner to an entry that find() returned.
   void hit(Handle entry, Tick now);
+  // Takes a block for the first `rows` rows of an entry, which the caller copies; the entry is not evicted
+  // for it. Empty: no room. Requires: rows < block_tokens.
+  std::optional<Handle> copy_rows(Handle entry, uint32_t rows, Tick now);
   // Removes an owner. Drop a sequence's blocks tail first: deeper entries are evicted before their parents.
   void drop(Handle block, Tick now);
   // Moves the fill mark after rows were computed. Requires: held by one, fill grows, at most block_tokens.
@@ -109,6 +100,10 @@ class Ledger {
 
   // Finds the entry that equals the key. Requires: the parent is an entry, or kRoot.
   std::optional<Handle> find(const BlockKey& key);
+  // Finds, among the entries below the key's parent, the one that begins with most of the key's ids (the
+  // newest of equals), and how many. Only the newest kSiblingsMax are looked at. Requires: as find(), ids may
+  // be fewer.
+  std::optional<PartialHit> find_partial(const BlockKey& key) const;
   // Makes a full block findable and returns the entry to continue the chain from: the block itself, or the
   // earlier equal entry (then the block stays unregistered). Requires: prefix cache on, fill = block_tokens,
   // the parent is an entry.
@@ -140,6 +135,7 @@ class Ledger {
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
+  static constexpr uint32_t kSiblingsMax = 256;
   struct Record {
     uint64_t generation = 0, hash = 0, last_step = 0;
     Tick last_use = 0;
@@ -170,6 +166,7 @@ class Ledger {
   void unregister_subtree(uint32_t id);
   void tell(Event::Kind kind, uint32_t id);
   void make_room();
+  uint32_t& first_child(Handle parent);
   uint64_t key_hash(const BlockKey& key) const;
   bool equals(uint32_t id, const BlockKey& key) const;
   void index_remove(uint32_t id);
@@ -186,6 +183,7 @@ class Ledger {
   std::vector<uint32_t> buckets_;  // power of two, first entry of each bucket
   std::vector<uint32_t> leaves_;   // heap of cached leaves, next to evict first
   uint32_t free_first_ = kNone;
+  uint32_t root_child_first_ = kNone;
   std::array<uint32_t, 4> counts_{};
   std::array<uint64_t, kMoveCount> moves_{};
   uint32_t shared_ = 0;

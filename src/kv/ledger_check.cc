@@ -63,7 +63,7 @@ void Ledger::check_lists() const {
 
 // L6, and the tree the parent edges make.
 void Ledger::check_index() const {
-  uint32_t registered = 0, indexed = 0;
+  uint32_t registered = 0, indexed = 0, roots = 0;
   for (uint32_t id = 0; id < config_.blocks; ++id) {
     const Record& r = records_[id];
     uint32_t children = 0;
@@ -77,6 +77,7 @@ void Ledger::check_index() const {
       continue;
     }
     ++registered;
+    roots += r.parent == kRoot ? 1 : 0;
     TALLY_CHECK(config_.prefix_cache && r.fill == config_.block_tokens, "L6: registered but not full", id,
                 r.fill);
     const BlockKey key{r.parent, &r.space, ids_of(id)};
@@ -95,6 +96,12 @@ void Ledger::check_index() const {
     }
     TALLY_CHECK(found, "L6: entry not in the index", id);
   }
+  for (uint32_t id = root_child_first_; id != kNone; id = records_[id].sibling_next) {
+    TALLY_CHECK(records_[id].registered && records_[id].parent == kRoot, "L6: not an entry without parent",
+                id);
+    TALLY_CHECK(roots-- > 0, "L6: more entries without parent than counted", id);
+  }
+  TALLY_CHECK(roots == 0, "L6: entries without parent that are not linked", roots);
   for (const uint32_t bucket : buckets_) {
     for (uint32_t id = bucket; id != kNone; id = records_[id].bucket_next) {
       TALLY_CHECK(records_[id].registered, "L6: in the index but not registered", id);

@@ -40,6 +40,25 @@ std::optional<Handle> Ledger::find(const BlockKey& key) {
   return std::nullopt;
 }
 
+std::optional<PartialHit> Ledger::find_partial(const BlockKey& key) const {
+  TALLY_CHECK(key.parent == kRoot || is_entry(key.parent), "the parent is not registered",
+              raw(key.parent.id));
+  PartialHit best;
+  uint32_t id = key.parent == kRoot ? root_child_first_ : record(key.parent).child_first;
+  for (uint32_t looked = 0; id != kNone && looked < kSiblingsMax; id = records_[id].sibling_next, ++looked) {
+    if (records_[id].space != *key.space) continue;
+    const auto end = std::ranges::mismatch(ids_of(id), key.ids).in2;
+    const auto rows = static_cast<uint32_t>(end - key.ids.begin());
+    if (rows > best.rows) best = {{BlockId{id}, records_[id].generation}, rows};
+  }
+  if (best.rows == 0) return std::nullopt;
+  return best;
+}
+
+uint32_t& Ledger::first_child(Handle parent) {
+  return parent == kRoot ? root_child_first_ : record(parent).child_first;
+}
+
 Handle Ledger::register_block(Handle block, const BlockKey& key) {
   TALLY_CHECK(config_.prefix_cache, "the prefix cache is off");
   Record& r = record(block);
@@ -57,12 +76,13 @@ Handle Ledger::register_block(Handle block, const BlockKey& key) {
     Record& p = record(key.parent);
     TALLY_CHECK(p.space == r.space, "parent of another namespace", id, raw(key.parent.id));
     r.depth = p.depth + 1;
-    r.sibling_next = p.child_first;
-    if (p.child_first != kNone) records_[p.child_first].sibling_previous = id;
-    p.child_first = id;
     ++p.children;
     if (p.heap_at != kNone) heap_remove(raw(key.parent.id));
   }
+  uint32_t& first = first_child(key.parent);
+  r.sibling_next = first;
+  if (first != kNone) records_[first].sibling_previous = id;
+  first = id;
   uint32_t& bucket = buckets_[r.hash & (buckets_.size() - 1)];
   r.bucket_next = bucket;
   bucket = id;
@@ -113,13 +133,14 @@ void Ledger::unlink(uint32_t id, Move move) {
   tell(Event::Kind::kBlockRemoved, id);
   index_remove(id);
   apply(id, move);
+  if (r.sibling_previous != kNone) records_[r.sibling_previous].sibling_next = r.sibling_next;
+  if (r.sibling_next != kNone) records_[r.sibling_next].sibling_previous = r.sibling_previous;
+  uint32_t& first = first_child(r.parent);
+  if (first == id) first = r.sibling_next;
+  r.sibling_previous = r.sibling_next = kNone;
   if (r.parent == kRoot) return;
   const uint32_t parent = raw(r.parent.id);
   Record& p = record(r.parent);
-  if (r.sibling_previous != kNone) records_[r.sibling_previous].sibling_next = r.sibling_next;
-  if (r.sibling_next != kNone) records_[r.sibling_next].sibling_previous = r.sibling_previous;
-  if (p.child_first == id) p.child_first = r.sibling_next;
-  r.sibling_previous = r.sibling_next = kNone;
   r.parent = kRoot;
   if (--p.children == 0 && p.state() == BlockState::kCached) heap_add(parent);
 }

@@ -48,6 +48,57 @@ TEST(Ledger, LastFreedIsTakenFirst) {
   EXPECT_EQ(raw(ledger.take(3)->id), 1U);
 }
 
+// Blocks of four tokens, all owned by one table.
+struct Siblings {
+  Ledger ledger{LedgerConfig{6, 4, true}};
+  BlockTable table;
+  Handle add(Handle parent, const Ids& ids, const Namespace& space = kSpace) {
+    table.push(*ledger.take(1));
+    ledger.commit_rows(table.back(), 4);
+    return ledger.register_block(table.back(), {parent, &space, ids});
+  }
+};
+
+TEST(Ledger, FindsTheEntryWithMostRowsInCommon) {
+  Siblings s;
+  const Handle a = s.add(kRoot, ids_of({1, 2, 3, 4})), b = s.add(kRoot, ids_of({1, 2, 9, 9}));
+  const Handle under = s.add(a, ids_of({1, 2, 3, 5})), foreign = s.add(kRoot, ids_of({1, 2, 3, 7}), kOther);
+  const auto found = [&](Handle parent, const Ids& ids, const Namespace& space = kSpace) {
+    const auto hit = s.ledger.find_partial({parent, &space, ids});
+    return hit ? std::pair(hit->entry, hit->rows) : std::pair(kRoot, 0U);
+  };
+  EXPECT_EQ(found(kRoot, ids_of({1, 2, 3, 8})), std::pair(a, 3U));
+  EXPECT_EQ(found(kRoot, ids_of({1, 2, 9})), std::pair(b, 3U));
+  EXPECT_EQ(found(kRoot, ids_of({1, 2})), std::pair(b, 2U)) << "the newest of equals";
+  EXPECT_EQ(found(kRoot, ids_of({2, 2})), std::pair(kRoot, 0U));
+  EXPECT_EQ(found(kRoot, {}), std::pair(kRoot, 0U));
+  EXPECT_EQ(found(a, ids_of({1, 2, 3, 4})), std::pair(under, 3U));
+  EXPECT_EQ(found(b, ids_of({1, 2, 3, 4})), std::pair(kRoot, 0U));
+  EXPECT_EQ(found(kRoot, ids_of({1, 2, 3, 8}), kOther), std::pair(foreign, 3U));
+  check(s.ledger, {&s.table});
+  drop_all(s.ledger, s.table, 2);
+  s.ledger.reset_prefix();
+  EXPECT_EQ(found(kRoot, ids_of({1, 2, 3, 8})), std::pair(kRoot, 0U));
+  check(s.ledger, {});
+}
+
+TEST(Ledger, CopiesRowsOfAnEntryThatIsNotEvictedForIt) {
+  Siblings s;
+  const Handle entry = s.add(kRoot, ids_of({1, 2, 3, 4}));
+  drop_all(s.ledger, s.table, 2);
+  BlockTable others;
+  for (int i = 0; i < 5; ++i) others.push(*s.ledger.take(3));
+  EXPECT_FALSE(s.ledger.copy_rows(entry, 3, 4).has_value()) << "the only block left is the entry";
+  EXPECT_TRUE(s.ledger.is_entry(entry));
+  s.ledger.drop(others.back(), 5);
+  others.pop();
+  BlockTable table;
+  table.push(s.ledger.copy_rows(entry, 3, 6).value());
+  EXPECT_TRUE(s.ledger.is_entry(entry));
+  EXPECT_EQ(s.ledger.info(table.back().id).fill, 3U);
+  check(s.ledger, {&table, &others});
+}
+
 TEST(Ledger, FindsAFullBlockByParentNamespaceAndIds) {
   Ledger ledger = small();
   BlockTable table;

@@ -79,15 +79,33 @@ bool fits(const Core& core, const Sequence& seq) {
   return core.has(missing + margin + for_choices + cached_on_path + promised_blocks(core));
 }
 
-// A prompt of whole blocks that are all in the index: the last block is computed again, for its last token's
-// logits.
+// Where the match ends inside a block: copies the rows that some entry has in common with the text. Returns
+// their number.
+uint32_t take_partial_hit(Core& core, Sequence& seq, Tick now) {
+  if (!chains(core, seq) || !core.has(1)) return 0;
+  const uint32_t left = std::min(seq.remaining() - 1, core.block_tokens);
+  const kv::Handle parent = seq.chain.empty() ? kv::kRoot : seq.chain.back();
+  const auto ids = std::span(seq.tokens).subspan(seq.computed, left);
+  const auto found = core.ledger.find_partial({parent, &seq.space, ids});
+  if (!found || found->rows * kPartialShare < core.block_tokens) return 0;
+  const auto copy = core.ledger.copy_rows(found->entry, found->rows, now);
+  if (!copy) return 0;
+  seq.table.push(*copy);
+  seq.computed += found->rows;
+  core.plan.copies.push_back({found->entry.id, copy->id});
+  ++core.totals.copied_blocks;
+  core.count(Branch::kPartialHit);
+  return found->rows;
+}
+
+// A prompt of whole blocks that are all in the index: of the last block, rows are computed again, at least the
+// last token's for its logits.
 void count_full_hit(Core& core, const Sequence& seq) {
   const uint32_t last = (seq.known() - 1) / core.block_tokens;
   if (!chains(core, seq) || seq.known() % core.block_tokens != 0 || seq.chain.size() != last) return;
   const kv::Handle parent = seq.chain.empty() ? kv::kRoot : seq.chain.back();
-  if (core.ledger.find(block_key(core, seq, parent, last))) {
-    core.totals.cached_recomputed_tokens += core.block_tokens;
-  }
+  if (core.ledger.find(block_key(core, seq, parent, last)))
+    core.totals.cached_recomputed_tokens += seq.remaining();
 }
 
 // Owns the matched path, before anything can be evicted, and makes the sequence run.
@@ -99,8 +117,9 @@ void admit(Core& core, Sequence& seq, Tick now) {
     seq.table.push(entry);
     seq.chain.push_back(entry);
   }
-  const uint32_t hit_tokens = static_cast<uint32_t>(core.path.size()) * core.block_tokens;
+  uint32_t hit_tokens = static_cast<uint32_t>(core.path.size()) * core.block_tokens;
   seq.computed += hit_tokens;
+  hit_tokens += take_partial_hit(core, seq, now);
   seq.tenant->served += seq.remaining();
   if (core.reserves()) take_reservation(core, seq, now);
   set_aside(core, seq);

@@ -26,6 +26,7 @@ enum class Branch : uint8_t {
   kDoorClosedByTime,   // ... or long enough
   kNoSeat,
   kNoAdmission,    // the step preempted
+  kPartialHit,     // rows of a block that goes on differently were copied
   kReturnHit,      // a returning one found blocks again in the prefix index
   kVictimWaiting,  // a preempted one gave up more blocks
   kVictimRunning,
@@ -45,6 +46,9 @@ enum class Branch : uint8_t {
   kPrefillSkipped,  // ... or left out, every second step
 };
 inline constexpr size_t kBranchCount = static_cast<size_t>(Branch::kPrefillSkipped) + 1;
+
+// A block is copied for its first rows when they are at least one in so many.
+inline constexpr uint32_t kPartialShare = 4;
 
 inline constexpr uint32_t kPassesMax = 8;         // later ones admitted before a blocked one,
 inline constexpr Tick kPassTicksMax = 5'000'000;  // or for this long

@@ -25,7 +25,7 @@ Core::Core(const Config& config_in, kv::Ledger& ledger_in)
   ended.reserve(seats);
   results.reserve(seats);
   plan.begins.reserve(seats);
-  plan.copies.reserve(size_t{seats} + (reserves() ? ledger_in.blocks() : 0));
+  plan.copies.reserve(2 * size_t{seats} + (reserves() ? ledger_in.blocks() : 0));
   copies_due.reserve(reserves() ? ledger_in.blocks() : 0);
   running.reserve(seats + size_t{1});
   path.reserve(config.model_len_max / block_tokens + size_t{1});

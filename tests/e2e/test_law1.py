@@ -177,8 +177,10 @@ def test_prefix_cache(start, reference, block_tokens):
     hits = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in second.answers]
     for hit, answer in zip(hits, second.answers):
         prompt = answer["usage"]["prompt_tokens"]
-        assert hit == (prompt - 1) // block_tokens * block_tokens, "every full block before the last token is a hit"
-    assert max(hits) > 0
+        full = (prompt - 1) // block_tokens * block_tokens
+        assert hit >= full, "every full block before the last token is a hit"
+        assert hit < prompt and (hit == full or hit - full >= block_tokens // 4), "and rows of the next, if not too few"
+    assert any(hit % block_tokens for hit in hits), "a hit inside a block"
     check(together(server), reference, "with prefix hits in a batch")
 
 

@@ -234,7 +234,7 @@ class TestOneRequest:
         count = first["usage"]["prompt_tokens"]
         cached = second["usage"]["prompt_tokens_details"]["cached_tokens"]
         assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-        assert cached == (count - 1) // 64 * 64 > 0
+        assert count - 1 >= cached >= (count - 1) // 64 * 64 > 0
         assert second["timings"]["cache_n"] == cached and second["receipt"]["kv_blocks"] >= -(-count // 64)
         assert second["choices"] == first["choices"]
         freed = server.post("/reset_prefix_cache", b"").json["freed_blocks"]

@@ -31,7 +31,7 @@ def test_chat(client):
     assert choice.finish_reason in ("stop", "length") and choice.logprobs is None
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
     assert answer.usage.completion_tokens <= 12
-    assert answer.usage.prompt_tokens_details.cached_tokens % 64 == 0
+    assert 0 <= answer.usage.prompt_tokens_details.cached_tokens < answer.usage.prompt_tokens
     again = client.chat.completions.create(model=MODEL, messages=USER, max_tokens=12, temperature=0)
     assert again.choices[0].message.content == choice.message.content and again.id != answer.id
     assert again.system_fingerprint == answer.system_fingerprint
