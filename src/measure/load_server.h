@@ -1,0 +1,42 @@
+// What a server says of itself before anything is measured, and how requests must look for it.
+#pragma once
+
+#include "base/result.h"
+#include "measure/client.h"
+#include "measure/load.h"
+#include "measure/watch.h"
+#include "measure/workload.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tally::measure {
+
+struct KnownServer {
+  Endpoint endpoint;
+  ServerFacts facts;
+  std::optional<int> pid;
+  bool has_metrics = false;
+  std::vector<uint32_t> word_ids;  // of common_words(), kNoId where a word is several tokens; empty: unknown
+};
+inline constexpr uint32_t kNoId = ~uint32_t{0};
+
+// Errors: kUsage for the URL, kUnavailable when it does not answer or lists no model.
+base::Result<KnownServer> meet_server(const ServerAddress& address, const LoadSpec& spec);
+
+// Metrics now; empty where there are none.
+ServerMetrics metrics_of(const KnownServer& server);
+
+// POST /reset_prefix_cache. False: the server has no such thing, or does not let us.
+bool reset_prefix_cache(const KnownServer& server);
+
+// Prompts are made of these: indices into common_words() that are one token for every server which can tell,
+// all words where none can.
+std::vector<uint32_t> shared_vocabulary(const std::vector<KnownServer>& servers);
+
+// The bytes of one request to `server`.
+std::string completion_request(const KnownServer& server, const LoadSpec& spec,
+                               const std::vector<uint32_t>& vocabulary, const PlannedRequest& request);
+
+}  // namespace tally::measure
