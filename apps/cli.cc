@@ -127,6 +127,11 @@ std::string cache_directory() {
   return "";
 }
 
+std::string client_api_key() {
+  const char* value = std::getenv("TALLY_API_KEY");
+  return value == nullptr ? "" : value;
+}
+
 int fail(const base::Error& error) {
   fmt::print(stderr, "tally: {}\n", error.message);
   return static_cast<int>(error.code);

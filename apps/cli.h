@@ -33,10 +33,12 @@ struct Invocation {
 // flag.
 base::Result<Invocation> parse(const Command& command, std::span<const std::string> arguments);
 
-// Prints one line "tally: …" to stderr, returns the exit code.
 // Where the environment says that caches go; "" if it says nothing.
 std::string cache_directory();
+// TALLY_API_KEY of the environment, for commands that are clients; "" without.
+std::string client_api_key();
 
+// Prints one line "tally: …" to stderr, returns the exit code.
 int fail(const base::Error& error);
 
 int run_serve(const Invocation& call);
@@ -47,7 +49,10 @@ int run_quantize(const Invocation& call);
 int run_bench_engine(const Invocation& call);
 int run_bench_kernel(const Invocation& call);
 int run_bench_attention(const Invocation& call);
+int run_bench_load(const Invocation& call);
 int run_simulate(const Invocation& call);
+int run_compare(const Invocation& call);
+int run_runs(const Invocation& call);
 int run_help(const Invocation& call);
 // The page of one command, or of a family of them ("bench").
 int show_help(std::string_view command);

@@ -23,11 +23,12 @@ constexpr Command kCommands[] = {
     {"bench engine", "MODEL.gguf", "the engine without HTTP: prefill, and decode x batch x depth", run_bench_engine},
     {"bench kernel", "", "the kernels of every weight type against the roofs of this machine", run_bench_kernel},
     {"bench attention", "", "attention over the KV cache: codec x context, decode and prefill", run_bench_attention},
+    {"bench load", "[NAME=]URL...", "load generator against any OpenAI-compatible server", run_bench_load},
     {"simulate", "TRACE", "scheduler and allocators on a virtual clock, no model", run_simulate},
+    {"compare", "A B [A2 B2]...", "stored runs in pairs: ratios with confidence and a verdict", run_compare},
+    {"runs", "[DIR]", "stored runs", run_runs},
     {"help", "[COMMAND]", "this page, or the flags of a command", run_help},
     {"plan", "MODEL.gguf", "the four memory accounts before anything is loaded", nullptr},
-    {"bench load", "URL", "load generator against any OpenAI-compatible server", nullptr},
-    {"compare", "A B", "two runs or servers: ratios with confidence", nullptr},
     {"ablate", "FILE", "one variable at a time from a baseline", nullptr},
     {"explain", "RUN|URL", "where the time went", nullptr},
     {"eval", "ppl|kld|kv MODEL.gguf", "quality", nullptr},
@@ -36,7 +37,6 @@ constexpr Command kCommands[] = {
     {"report", "RUN...", "one-file HTML", nullptr},
     {"snapshot", "URL", "memory and block map", nullptr},
     {"trace", "RUN", "Chrome trace", nullptr},
-    {"runs", "", "stored runs", nullptr},
 };
 
 // The commands whose first of two words is `word`, for people; "": none.

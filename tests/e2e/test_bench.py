@@ -83,7 +83,6 @@ def test_engine_refuses_what_cannot_be():
     refused(65, "bench", "engine", ROOT / "README.md", says="README.md")
     refused(64, "bench", "engine", says="MODEL")
     refused(64, "bench", says=("engine", "kernel", "attention"))
-    refused(64, "bench", "load", "http://127.0.0.1:1", says="not supported yet")
     refused(64, "bench", "engine", TINY, "--port", "1", says=("--port", "tally help bench engine"))
 
 

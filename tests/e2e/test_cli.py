@@ -12,10 +12,11 @@ import pytest
 
 from rig import ROOT, SMOL, TINY, tally
 
-COMMANDS = ("serve", "run", "inspect", "tokenize", "quantize", "bench engine", "bench kernel", "bench attention", "simulate", "help")
-NOT_BUILT = (
-    "plan", "bench load", "compare", "ablate", "explain", "eval", "doctor", "top", "report", "snapshot", "trace", "runs",
+COMMANDS = (
+    "serve", "run", "inspect", "tokenize", "quantize", "bench engine", "bench kernel", "bench attention", "bench load", "simulate",
+    "compare", "runs", "help",
 )  # fmt: skip
+NOT_BUILT = ("plan", "ablate", "explain", "eval", "doctor", "top", "report", "snapshot", "trace")
 SMALL = ("--kv-pool", "16MiB", "--threads", "1")
 
 

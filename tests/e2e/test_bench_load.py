@@ -1,0 +1,169 @@
+"""tally bench load against tally serve: what it prints and stores adds up, and every wrong flag is told. Nothing here judges a speed."""
+
+import json
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rig import BINARY, DEADLINE_S, SMOL, clean_environment, tally
+from test_cli import refused
+
+HEAD_KEYS = {
+    "schema", "tally_version", "build_id", "command", "argv", "label", "started", "status", "valid", "invalid_reasons", "warnings",
+    "settings", "client_settings", "machine", "model", "workload", "results", "by_class", "by_concurrency", "stats_method",
+}  # fmt: skip
+NOISE = ("late", "took", "swapped", "faults", "clock")  # what a busy machine does to a run
+
+
+@pytest.fixture(scope="module")
+def server(start_shared):
+    return start_shared(SMOL)
+
+
+def load(out, *arguments, **options):
+    done = tally("bench", "load", *arguments, "--out", out, "--json", **options)
+    assert done.returncode == 0, (arguments, done.stderr)
+    return json.loads(done.stdout)
+
+
+def stored(result):
+    """A stored run: its head and its requests by id."""
+    home = Path(result["saved"])
+    lines = (home / "requests.jsonl").read_text().splitlines()
+    requests = {r["id"]: r for r in map(json.loads, lines)}
+    assert len(requests) == len(lines)
+    return json.loads((home / "run.json").read_text()), requests
+
+
+def is_valid_but_for_noise(result):
+    return all(any(word in reason for word in NOISE) for reason in result["invalid_reasons"])
+
+
+def test_closed_loop_adds_up(server, tmp_path):
+    page = load(tmp_path, server.url, "--concurrency", "1,4", "--requests", "10", "--workload", "random", "--prompt-tokens", "40",
+                "--output-tokens", "12")  # fmt: skip
+    assert page["servers"][0]["takes_ids"] and page["servers"][0]["is_local"] and page["servers"][0]["kind"] == "tally"
+    assert [(r["loop"], r["level"]) for r in page["results"]] == [("closed", 1), ("closed", 4)]
+    for result in page["results"]:
+        assert is_valid_but_for_noise(result), result["invalid_reasons"]
+        figures = result["results"]
+        head, requests = stored(result)
+        assert HEAD_KEYS <= set(head) and head["status"] == "complete" and head["command"] == "bench load"
+        assert head["model"]["sha256"] and head["settings"] and head["build_id"]
+        assert figures["completed"] == 10 and figures["failed"] == figures["refused"] == 0
+        assert figures["total_output_tokens"] == 120 and figures["total_input_tokens"] == 400
+        assert figures["prompt_tokens_off_ratio"] == 0 and figures["prefix_hit_ratio"] == 0
+        assert figures["peak_rss_anon_bytes"] > 50e6 and 0 < figures["client_cpu_share"] < 0.5
+        assert figures["max_concurrent_requests"] <= result["level"]
+        lengths = sorted(r["prompt_tokens_server"] for r in requests.values())
+        assert lengths[0] == 26 and lengths[-1] == 54 and sum(lengths) == 400
+        for r in requests.values():
+            assert r["prompt_tokens_server"] == r["prompt_tokens_planned"] and r["finish"] == "length"
+            assert sum(tokens for _, tokens in r["events"]) == r["output_tokens_server"] == 12
+            assert r["planned_s"] == r["sent_s"] < r["first_s"] <= r["last_s"] <= r["end_s"]
+            assert r["ttft_s"] == pytest.approx(r["first_s"] - r["planned_s"])
+            assert r["receipt"]["total_ms"] > 0
+        memory = (Path(result["saved"]) / "memory.jsonl").read_text().splitlines()
+        assert memory and all(json.loads(m)["rss_anon"] > 0 for m in memory)
+
+
+def test_open_loop_keeps_its_schedule(server, tmp_path):
+    (result,) = load(tmp_path, server.url, "--rate", "20", "--requests", "20", "--workload", "random", "--prompt-tokens", "30",
+                     "--output-tokens", "4", "--slo", "ttft:60000,tpot:60000")["results"]  # fmt: skip
+    head, requests = stored(result)
+    planned = sorted(r["planned_s"] for r in requests.values())
+    assert planned[-1] == pytest.approx(20 / 20, abs=1e-3) and len(set(planned)) == 20
+    assert all(r["sent_s"] >= r["planned_s"] for r in requests.values())
+    assert head["client_settings"]["loop"] == "open" and head["results"]["request_rate"] == 20
+    assert head["results"]["request_goodput"] == pytest.approx(head["results"]["request_throughput"])
+
+
+def test_mix_in_two_repetitions_on_two_servers(server, tmp_path):
+    page = load(tmp_path, f"a={server.url}", f"b={server.url}", "--concurrency", "4", "--requests", "5", "--repetitions", "2", timeout=300)
+    assert [(r["server"], r["repetition"]) for r in page["results"]] == [("a", 0), ("b", 0), ("b", 1), ("a", 1)]
+    hashes = [r["workload"]["sha256"] for r in page["results"]]
+    assert hashes[0] == hashes[1] != hashes[2] == hashes[3]
+    for result in page["results"]:
+        assert is_valid_but_for_noise(result), result["invalid_reasons"]
+        assert {name: c["completed"] for name, c in result["by_class"].items()} == {"short": 2, "medium": 2, "long": 1}
+        assert result["results"]["total_output_tokens"] == 2 * 30 + 2 * 100 + 1 * 200
+
+
+def test_shared_prefixes_are_found(server, tmp_path):
+    (result,) = load(tmp_path, server.url, "--concurrency", "1", "--requests", "6", "--workload", "shared-prefix", "--prefix-tokens", "192",
+                     "--groups", "2", "--prompt-tokens", "20", "--output-tokens", "2")["results"]  # fmt: skip
+    assert is_valid_but_for_noise(result), result["invalid_reasons"]
+    assert result["results"]["cached_tokens"] >= 4 * 128  # all but the first of each group; blocks of 64
+
+
+@pytest.mark.parametrize("flags", [("--api", "chat"), ("--stream", "off"), ("--workload", "multi-turn", "--prefix-tokens", "20", "--turns", "2")])
+def test_other_ways_to_ask(server, tmp_path, flags):
+    workload = () if "--workload" in flags else ("--workload", "random")
+    (result,) = load(tmp_path, server.url, "--requests", "4", "--prompt-tokens", "20", "--output-tokens", "3", *workload, *flags)["results"]
+    assert result["results"]["completed"] == 4 and result["results"]["total_output_tokens"] == 12
+
+
+def test_file_of_requests(server, tmp_path):
+    lines = [{"prompt": "Once upon a time", "max_tokens": 3, "at_s": 0.1 * i, "class": "story"} for i in range(3)]
+    file = tmp_path / "w.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (result,) = load(tmp_path, server.url, "--workload", file, "--arrival", "trace")["results"]
+    assert result["results"]["completed"] == 3 and list(result["by_class"]) == ["story"]
+    assert sorted(r["planned_s"] for r in stored(result)[1].values()) == pytest.approx([0, 0.1, 0.2])
+    file.write_text('{"prompt":1,"max_tokens":3}\n')
+    refused(65, "bench", "load", server.url, "--workload", file, says=("line 1", "prompt: 1"))
+
+
+def test_table_and_capacity(server, tmp_path):
+    done = tally("bench", "load", server.url, "--concurrency", "2", "--requests", "6", "--workload", "random", "--prompt-tokens", "20",
+                 "--output-tokens", "3", "--slo", "ttft:0.001", "--find-capacity", "--out", tmp_path)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "knee: none" in done.stdout and "saved: " in done.stdout and "TTFT P50" in done.stdout
+    assert "VALID" in done.stdout and "\x1b" not in done.stdout + done.stderr
+
+
+def test_interrupted_run_is_kept(server, tmp_path):
+    bench = subprocess.Popen(
+        [BINARY, "bench", "load", server.url, "--requests", "3000", "--out", str(tmp_path)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment(),
+    )  # fmt: skip
+    assert any("of 3000 ended" in line for line in bench.stderr)  # a line each 5 s; the warm-up is behind it
+    bench.send_signal(signal.SIGINT)
+    _, err = bench.communicate(timeout=DEADLINE_S)
+    assert bench.returncode == 130 and "interrupted" in err, (bench.returncode, err)
+    (home,) = tmp_path.iterdir()
+    head = json.loads((home / "run.json").read_text())
+    assert head["status"] == "incomplete" and not head["valid"] and "interrupted" in head["invalid_reasons"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--concurrency", "0"), ("--concurrency", "1..4096")),
+        (("--rate", "x"), ("--rate", "x", "allowed")),
+        (("--rate", "1", "--concurrency", "1"), ("--rate", "--concurrency")),
+        (("--slo", "ttft"), ("--slo", "ttft:MS")),
+        (("--slo", "ttft:-1"), ("--slo", "ttft:-1")),
+        (("--arrival", "often"), ("--arrival", "poisson")),
+        (("--arrival", "trace"), ("--arrival trace", "at_s")),
+        (("--api", "embeddings"), ("--api", "completions")),
+        (("--requests", "0"), ("--requests", "1..")),
+        (("--workload", "random", "--prompt-tokens", "10"), ("--prompt-tokens 10",)),
+        (("--find-capacity",), ("--slo",)),
+    ],
+)
+def test_wrong_flags(flags, says):
+    refused(64, "bench", "load", "http://127.0.0.1:1", *flags, says=says)
+
+
+def test_wrong_urls():
+    refused(64, "bench", "load", says="URL")
+    for url in ("127.0.0.1:8000", "https://127.0.0.1", "http://127.0.0.1:0"):
+        refused(64, "bench", "load", url, says=(url, "http://HOST"))
+    refused(66, "bench", "load", "http://127.0.0.1:1", "--workload", "no/such/file", says=("--workload", "shared-prefix"))
+    with socket.socket() as s:  # bound, nobody listens
+        s.bind(("127.0.0.1", 0))
+        refused(69, "bench", "load", f"http://127.0.0.1:{s.getsockname()[1]}", says="refused")
