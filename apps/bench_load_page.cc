@@ -59,7 +59,7 @@ std::string joined(const std::vector<std::string>& sentences) {
 std::vector<std::string> sentences(const std::vector<const LoadBlock*>& blocks, const char* key) {
   std::vector<std::string> out;
   for (const LoadBlock* block : blocks)
-    for (const json& sentence : block->run.head.value(key, json::array()))
+    for (const std::string& sentence : block->run.head.value(key, std::vector<std::string>()))
       if (std::find(out.begin(), out.end(), sentence) == out.end()) out.push_back(sentence);
   return out;
 }
