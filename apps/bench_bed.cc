@@ -3,6 +3,7 @@
 #include "base/machine.h"
 #include "bench_kernel.h"
 #include "bench_lists.h"
+#include "cli.h"
 #include "interrupt.h"
 #include "loading.h"
 
@@ -34,7 +35,7 @@ void BenchBed::print_json(json results) const {
   roofs_->add_to(machine);
   const json out = {
       {"machine", std::move(machine)}, {"warnings", watch_.warnings()}, {"results", std::move(results)}};
-  fmt::print("{}\n", out.dump(-1, ' ', false, json::error_handler_t::replace));
+  write_json(out);
 }
 
 int BenchBed::finish() const {

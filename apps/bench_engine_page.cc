@@ -2,6 +2,7 @@
 
 #include "base/utf8.h"
 #include "bench_machine.h"
+#include "cli.h"
 
 #include <fmt/format.h>
 
@@ -68,7 +69,7 @@ void EngineBenchPage::print_json() const {
                       {"attention", settings.standard_attention ? "standard" : "paged"}}},
                     {"warnings", warnings},
                     {"results", std::move(results)}};
-  fmt::print("{}\n", out.dump(-1, ' ', false, json::error_handler_t::replace));
+  write_json(out);
 }
 
 void EngineBenchPage::print_table() const {

@@ -1,6 +1,7 @@
 #include "bench_load_page.h"
 
 #include "base/utf8.h"
+#include "cli.h"
 
 #include <fmt/format.h>
 
@@ -19,15 +20,11 @@ using measure::Percentile;
 using measure::RequestRecord;
 using nlohmann::json;
 
-// Three significant digits of milliseconds.
-std::string ms(double seconds) {
-  const double value = seconds * 1e3;
-  return fmt::format("{:.{}f}", value, value >= 100 ? 0 : value >= 10 ? 1 : value >= 1 ? 2 : 3);
-}
-
+// Three significant digits.
 std::string three(double value) {
   return fmt::format("{:.{}f}", value, value >= 100 ? 0 : value >= 10 ? 1 : value >= 1 ? 2 : 3);
 }
+std::string ms(double seconds) { return three(seconds * 1e3); }
 
 // "≥ x" where n is too small to bound the percentile from above.
 std::string at_percentile(const Distribution& d, const Percentile& p) {
@@ -260,7 +257,7 @@ void BenchLoadPage::print_json(const std::vector<LoadLevel>& levels, const std::
     const auto knee = search->knee();
     out["knee"] = knee ? json(knee->value) : json(nullptr);
   }
-  fmt::print("{}\n", out.dump(-1, ' ', false, json::error_handler_t::replace));
+  write_json(out);
 }
 
 }  // namespace tally::apps

@@ -143,4 +143,15 @@ Result<LoadPlan> load_plan(const Invocation& call) {
   return out;
 }
 
+void note_call(measure::Run& run, const Invocation& call, std::string_view command,
+               const std::string& label) {
+  nlohmann::json& head = run.head;
+  head["label"] = label;
+  head["command"] = command;
+  head["argv"] = call.arguments;
+  head["tally_version"] = TALLY_VERSION;
+  nlohmann::json& flags = head["client_settings"]["flags"];
+  for (const auto& [key, value] : call.settings.values()) flags[key] = value.text;
+}
+
 }  // namespace tally::apps

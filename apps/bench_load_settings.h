@@ -6,6 +6,8 @@
 #include "measure/load.h"
 
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace tally::apps {
@@ -19,5 +21,8 @@ struct LoadPlan {
 
 // Errors: kUsage names the flag, the value and what is allowed.
 base::Result<LoadPlan> load_plan(const Invocation& call);
+
+// Write into a run what it was called for: `label`, the command, its arguments and settings, this program.
+void note_call(measure::Run& run, const Invocation& call, std::string_view command, const std::string& label);
 
 }  // namespace tally::apps

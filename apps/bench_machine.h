@@ -1,6 +1,8 @@
 #pragma once
 // What a figure was measured on, and whether something else ran meanwhile.
 
+#include "measure/machine.h"
+
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -9,8 +11,9 @@
 
 namespace tally::apps {
 
-// CPU, cores, memory, page policy and kernel of this machine, and a fingerprint of these. Without roofs.
-nlohmann::json machine_json(std::string_view isa);
+// What runs say of their machine (measure/machine.h), with the kernels' tier and the largest cache. Without
+// roofs.
+nlohmann::json machine_json(std::string_view tier);
 
 // Bytes of the largest cache, as the CPU tells; a guess of 32 MiB where it does not.
 uint64_t last_cache_bytes();
@@ -24,12 +27,8 @@ class MachineWatch {
   std::vector<std::string> warnings() const;
 
  private:
-  struct Ticks {
-    uint64_t busy = 0, steal = 0, all = 0;  // of all CPUs, in clock ticks
-    uint64_t own = 0;                       // of this process
-  };
-  static Ticks read();
-  Ticks begin_;
+  measure::MachineTimes begin_;
+  double own_s_ = 0;
   double load_ = 0;
 };
 

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <deque>
 #include <map>
+#include <nlohmann/json.hpp>
 
 extern char** environ;
 
@@ -130,6 +131,10 @@ std::string cache_directory() {
 std::string client_api_key() {
   const char* value = std::getenv("TALLY_API_KEY");
   return value == nullptr ? "" : value;
+}
+
+void write_json(const nlohmann::json& value) {
+  fmt::print("{}\n", value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
 }
 
 int fail(const base::Error& error) {

@@ -4,6 +4,7 @@
 #include "base/result.h"
 #include "base/settings.h"
 
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -37,6 +38,9 @@ base::Result<Invocation> parse(const Command& command, std::span<const std::stri
 std::string cache_directory();
 // TALLY_API_KEY of the environment, for commands that are clients; "" without.
 std::string client_api_key();
+
+// Prints a value as one line on stdout. Nothing but ASCII: what a file or a server says moves no terminal.
+void write_json(const nlohmann::json& value);
 
 // Prints one line "tally: …" to stderr, returns the exit code.
 int fail(const base::Error& error);

@@ -66,16 +66,11 @@ class Session {
 
   void store(StoredBlock& stored) {
     measure::LoadBlock& block = stored.block;
-    nlohmann::json& head = block.run.head;
     const std::string& name = bench_.servers()[block.server].name;
-    head["label"] = fmt::format("{}-{}{}{:g}-r{}", call_.settings.text("label"),
-                                bench_.servers().size() > 1 ? name + '-' : "",
-                                block.level.is_open ? "rate" : "c", block.level.value, block.repetition);
-    head["command"] = "bench load";
-    head["argv"] = call_.arguments;
-    head["tally_version"] = TALLY_VERSION;
-    nlohmann::json& flags = head["client_settings"]["flags"];
-    for (const auto& [key, value] : call_.settings.values()) flags[key] = value.text;
+    note_call(block.run, call_, "bench load",
+              fmt::format("{}-{}{}{:g}-r{}", call_.settings.text("label"),
+                          bench_.servers().size() > 1 ? name + '-' : "", block.level.is_open ? "rate" : "c",
+                          block.level.value, block.repetition));
     auto path = measure::store_run(block.run, call_.settings.text("out"));
     path ? void(stored.path = *path) : void(failure_ = path.error());
   }

@@ -53,7 +53,7 @@ void print_json(const Outcome& o) {
                     {"positions", o.divergence->positions},
                     {"prompt", o.divergence->prompt}};
   }
-  fmt::print("{}\n", out.dump(-1, ' ', false, json::error_handler_t::replace));
+  write_json(out);
 }
 
 void print_text(const Outcome& o) {
@@ -104,7 +104,7 @@ int run_quantize(const Invocation& call) {
   const model::QuantizeType* type = model::find_quantize_type(call.arguments[2]);
   if (type == nullptr)
     return fail(usage(fmt::format("{}: no such TYPE", base::escape_for_log(call.arguments[2], 64))));
-  hold_ending_signals();  // looked for now and then, so that the temporary file is always removed
+  hold_ending_signals();          // looked for now and then, so that the temporary file is always removed
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of write
   const auto in = gguf::File::open(call.arguments[0]);
   if (!in) return fail(in.error());

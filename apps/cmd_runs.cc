@@ -92,7 +92,7 @@ int run_runs(const Invocation& call) {
   if (call.settings.on("json")) {
     const json out = {
         {"directory", directory}, {"runs", std::move(rows)}, {"unreadable", std::move(unreadable)}};
-    fmt::print("{}\n", out.dump(-1, ' ', false, json::error_handler_t::replace));
+    write_json(out);
     return 0;
   }
   if (rows.empty()) fmt::print("{}: no stored runs\n", base::escape_for_log(directory));

@@ -32,15 +32,6 @@ Result<LoadPlan> two_servers(const Invocation& call) {
   return plan;
 }
 
-void label_block(measure::Run& run, const Invocation& call, size_t arm, uint32_t repetition) {
-  run.head["label"] = fmt::format("{}-{}{}", call.settings.text("label"), kArms[arm], repetition + 1);
-  run.head["command"] = "compare";
-  run.head["argv"] = call.arguments;
-  run.head["tally_version"] = TALLY_VERSION;
-  nlohmann::json& flags = run.head["client_settings"]["flags"];
-  for (const auto& [key, value] : call.settings.values()) flags[key] = value.text;
-}
-
 }  // namespace
 
 bool are_servers(const std::vector<std::string>& arguments) {
@@ -64,7 +55,8 @@ Result<PairedRuns> measure_live(const Invocation& call) {
     for (const size_t arm : measure::server_order(kArms.size(), repetition)) {
       if (live.stop) break;
       pair[arm] = bench->run(arm, plan.levels.front(), repetition, live).run;
-      label_block(pair[arm], call, arm, repetition);
+      note_call(pair[arm], call, "compare",
+                fmt::format("{}-{}{}", call.settings.text("label"), kArms[arm], repetition + 1));
       TALLY_TRY(paths[arm], measure::store_run(pair[arm], call.settings.text("out")));
     }
     if (live.stop) break;

@@ -1,6 +1,7 @@
 #include "compare_page.h"
 
 #include "base/utf8.h"
+#include "cli.h"
 
 #include <fmt/format.h>
 
@@ -62,7 +63,7 @@ void ComparePage::print_json() const {
   json out = measure::comparison_json(comparison);
   out["a"] = name_a, out["b"] = name_b, out["same_configuration"] = same, out["runs"] = paths;
   out["noise"] = noise != nullptr ? measure::noise_json(*noise) : json(nullptr);
-  fmt::print("{}\n", out.dump(-1, ' ', false, json::error_handler_t::replace));
+  write_json(out);
 }
 
 // What, how much, and the word.

@@ -1,5 +1,6 @@
 // An inspection for programs. Keys may be added, never renamed.
 #include "base/utf8.h"
+#include "cli.h"
 #include "inspect.h"
 
 #include <fmt/format.h>
@@ -165,8 +166,7 @@ void print_inspection_json(const gguf::File& file, const Inspection& r) {
       {"odd", r.odd},
       {"refused", r.refused ? json(r.refused->message) : json(nullptr)},
   };
-  // Nothing but ASCII: no terminal and no log is moved by what a file says.
-  fmt::print("{}\n", out.dump(-1, ' ', true, json::error_handler_t::replace));
+  write_json(out);
 }
 
 }  // namespace tally::apps

@@ -1,6 +1,7 @@
 #include "simulate_page.h"
 
 #include "base/utf8.h"
+#include "cli.h"
 
 #include <fmt/format.h>
 
@@ -194,7 +195,7 @@ void SimulatePage::print_json() const {
                         {"kv", s.cost.kv_decode},
                         {"kv_prompt", s.cost.kv_prefill}}}}},
                     {"results", std::move(results)}};
-  fmt::print("{}\n", out.dump(-1, ' ', false, json::error_handler_t::replace));
+  write_json(out);
 }
 
 void SimulatePage::print_table() const {

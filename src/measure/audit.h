@@ -3,6 +3,7 @@
 #pragma once
 
 #include "measure/generator.h"
+#include "measure/machine.h"
 #include "measure/run.h"
 #include "measure/summary.h"
 #include "measure/watch.h"

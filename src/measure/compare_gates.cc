@@ -27,10 +27,7 @@ const json* member(const json& head, const char* key) {
   return head.is_object() && at != head.end() ? &*at : nullptr;
 }
 
-std::string shown(const json& value) {
-  return value.is_string() ? value.get<std::string>()
-                           : value.dump(-1, ' ', false, json::error_handler_t::replace);
-}
+std::string shown(const json& value) { return value.is_string() ? value.get<std::string>() : line_of(value); }
 
 // Name -> value of /v1/settings, which says {name: {value, source}}, or of a plain map.
 std::map<std::string, std::string> settings_of(const Run& run) {

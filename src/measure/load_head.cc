@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/sha256.h"
+#include "measure/machine.h"
 #include "measure/store.h"
 
 #include <fmt/chrono.h>
@@ -69,7 +70,7 @@ std::string workload_hash(const HeadQuestion& q) {
                      {"api", q.spec.is_chat ? "chat" : "completions"},
                      {"stream", q.spec.is_stream},
                      {"temperature", 0}};
-  return base::hex(base::sha256(rest.dump()));
+  return base::hex(base::sha256(line_of(rest)));
 }
 
 json results_of(const HeadQuestion& q) {

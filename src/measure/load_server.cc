@@ -18,8 +18,6 @@ using nlohmann::json;
 
 constexpr size_t kWordsMin = 64;  // single tokens; fewer make prompts of a few words over and over
 
-std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
-
 // A JSON object that the server gives under `path`; null: none.
 json page_of(Caller& caller, std::string_view path) {
   const auto answer = caller.call({.method = "GET", .path = path, .body = ""});
@@ -63,7 +61,7 @@ std::optional<uint32_t> word_id(Caller& caller, const std::string& model, std::s
                      {"add_special_tokens", false},
                      {"content", text},
                      {"add_special", false}};
-  const auto answer = caller.call({.method = "POST", .path = "/tokenize", .body = dump(body)});
+  const auto answer = caller.call({.method = "POST", .path = "/tokenize", .body = line_of(body)});
   if (!answer || answer->status != 200) return std::nullopt;
   const auto page = parse_object(answer->body);
   if (!page || !page->contains("tokens") || !(*page)["tokens"].is_array()) return std::nullopt;
@@ -153,12 +151,12 @@ std::string completion_request(const KnownServer& server, const LoadSpec& spec,
   std::string body = "{";
   if (spec.is_chat) {
     const json messages = {{{"role", "user"}, {"content", prompt_text(vocabulary, request)}}};
-    body += "\"messages\":" + dump(messages);
+    body += "\"messages\":" + line_of(messages);
   } else if (!request.ids.empty() || (server.facts.takes_ids && request.text.empty())) {
     body += "\"prompt\":";
     append_ids(body, server, vocabulary, request);
   } else {
-    body += "\"prompt\":" + dump(prompt_text(vocabulary, request));
+    body += "\"prompt\":" + line_of(prompt_text(vocabulary, request));
   }
   json rest = {{"model", server.facts.model},
                {"max_tokens", request.output_tokens},
@@ -171,7 +169,7 @@ std::string completion_request(const KnownServer& server, const LoadSpec& spec,
     rest["stream_options"] = {{"include_usage", true}};
     if (server.facts.kind == "tally") rest["stream_options"]["include_tally"] = true;  // tokens of each event
   }
-  body += ',' + dump(rest).substr(1);
+  body += ',' + line_of(rest).substr(1);
   const std::string_view path = spec.is_chat ? "/v1/chat/completions" : "/v1/completions";
   return request_bytes(server.endpoint,
                        {.method = "POST", .path = path, .body = body, .is_stream = spec.is_stream});

@@ -1,10 +1,11 @@
-// The object `machine` of run.json.
-#include "base/machine.h"
+#include "measure/machine.h"
 
+#include "base/machine.h"
 #include "base/sha256.h"
-#include "measure/run.h"
+#include "measure/store.h"
 
 #include <sys/utsname.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +13,7 @@
 #include <fstream>
 #include <sstream>
 #include <string_view>
+#include <thread>
 
 namespace tally::measure {
 namespace {
@@ -22,7 +24,7 @@ namespace fs = std::filesystem;
 // A limit that is none is written as a very large number by version 1 of cgroups.
 constexpr uint64_t kNoLimit = uint64_t{1} << 60;
 
-json line_of(const fs::path& file) {
+json first_line(const fs::path& file) {
   std::ifstream in(file);
   std::string line;
   return std::getline(in, line) ? json(line) : json(nullptr);
@@ -30,7 +32,7 @@ json line_of(const fs::path& file) {
 
 // The word in brackets of "always [madvise] never".
 json chosen_of(const fs::path& file) {
-  const json line = line_of(file);
+  const json line = first_line(file);
   if (!line.is_string()) return nullptr;
   const auto& text = line.get_ref<const std::string&>();
   const size_t open = text.find('['), close = text.find(']', open);
@@ -66,7 +68,7 @@ json cgroup_memory_max() {
   json least = nullptr;
   for (const fs::path& file : {root / fs::path(own).relative_path() / "memory.max", root / "memory.max",
                                root / "memory" / "memory.limit_in_bytes"}) {
-    const json line = line_of(file);
+    const json line = first_line(file);
     if (!line.is_string()) continue;
     const auto limit = base::parse_limit(line.get_ref<const std::string&>());
     if (limit && *limit < kNoLimit && (least.is_null() || *limit < least.get<uint64_t>())) least = *limit;
@@ -88,7 +90,7 @@ json numa_nodes() {
 
 json machine_json() {
   const base::CpuAllowance cpu = base::cpu_allowance();
-  const json smt = line_of("/sys/devices/system/cpu/smt/active");
+  const json smt = first_line("/sys/devices/system/cpu/smt/active");
   utsname system{};
   json out = {{"cpu_model", cpu.model},
               {"cores_physical", cpu.physical},
@@ -97,13 +99,31 @@ json machine_json() {
               {"ram_bytes", base::memory_total()},
               {"cgroup_cpu_quota", cpu.quota > 0 ? json(cpu.quota) : json(nullptr)},
               {"cgroup_memory_max", cgroup_memory_max()},
-              {"governor", line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")},
+              {"governor", first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")},
               {"thp", chosen_of("/sys/kernel/mm/transparent_hugepage/enabled")},
               {"kernel", ::uname(&system) == 0 ? json(std::string(system.release)) : json(nullptr)},
               {"numa_nodes", numa_nodes()},
               {"smt", smt.is_string() ? json(smt == "1") : json(nullptr)}};
-  out["fingerprint"] = base::hex(base::sha256(out.dump()));
+  out["fingerprint"] = base::hex(base::sha256(line_of(out)));
   return out;
 }
+
+MachineTimes machine_times() {
+  MachineTimes out;
+  std::ifstream stat("/proc/stat");
+  std::string name;
+  double user = 0, nice = 0, system = 0, idle = 0, wait = 0, irq = 0, softirq = 0, steal = 0;
+  stat >> name >> user >> nice >> system >> idle >> wait >> irq >> softirq >> steal;
+  const double tick_s = 1 / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  out.busy_s = tick_s * (user + nice + system + irq + softirq);
+  out.steal_s = tick_s * steal;
+  out.all_s = out.busy_s + out.steal_s + tick_s * (idle + wait);
+  std::ifstream memory("/proc/vmstat");
+  for (uint64_t value = 0; memory >> name >> value;)
+    if (name == "pswpin") out.swapped_in = value;
+  return out;
+}
+
+uint32_t machine_cpus() { return std::max(1u, std::thread::hardware_concurrency()); }
 
 }  // namespace tally::measure

@@ -69,8 +69,4 @@ base::Result<nlohmann::json> load_head(const std::string& directory);
 // Paths of the stored runs directly under `directory`, oldest first; empty when there is no such directory.
 std::vector<std::string> list_runs(const std::string& directory);
 
-// What can be said of this machine without measuring: the object `machine` of run.json. What the system does
-// not tell is null. `fingerprint`: SHA-256 of all the rest, equal for equal machines.
-nlohmann::json machine_json();
-
 }  // namespace tally::measure

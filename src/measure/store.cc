@@ -37,8 +37,6 @@ struct File {
   std::string bytes;
 };
 
-std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
-
 std::array<File, 4> files_of(const Run& run) {
   json head = run.head.is_object() ? run.head : json::object();
   head["schema"] = kSchema;
@@ -46,9 +44,9 @@ std::array<File, 4> files_of(const Run& run) {
                             {kRequestsFile, {}},
                             {kStepsFile, {}},
                             {kMemoryFile, {}}};
-  for (const RequestRecord& r : run.requests) files[1].bytes += dump(request_json(r)) + '\n';
-  for (const json& step : run.steps) files[2].bytes += dump(step) + '\n';
-  for (const MemorySample& m : run.memory) files[3].bytes += dump(memory_json(m)) + '\n';
+  for (const RequestRecord& r : run.requests) files[1].bytes += line_of(request_json(r)) + '\n';
+  for (const json& step : run.steps) files[2].bytes += line_of(step) + '\n';
+  for (const MemorySample& m : run.memory) files[3].bytes += line_of(memory_json(m)) + '\n';
   return files;
 }
 

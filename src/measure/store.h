@@ -42,6 +42,9 @@ base::Result<void> replace_file(const std::string& path, std::string_view bytes)
 // Check what every reader of run.json relies on: the schema and the types of the keys it knows.
 base::Result<void> check_head(const nlohmann::json& head);
 
+// One line; bytes that are no UTF-8 are replaced, not thrown at.
+std::string line_of(const nlohmann::json& value);
+
 // A string of run.json, "" where there is none: text_at(head, "label").
 std::string text_at(const nlohmann::json& head, const char* key);
 

@@ -268,6 +268,8 @@ Result<void> check_head(const json& head) {
   return {};
 }
 
+std::string line_of(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+
 std::string text_at(const json& head, const char* key) {
   const json* value = head.is_object() ? Fields(head).find(key) : nullptr;
   return value != nullptr && value->is_string() ? value->get<std::string>() : "";

@@ -1,5 +1,6 @@
 #include "measure/store.h"
 
+#include "measure/machine.h"
 #include "measure/run.h"
 
 #include <gtest/gtest.h>

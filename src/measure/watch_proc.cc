@@ -11,7 +11,6 @@
 #include <sstream>
 #include <string>
 #include <string_view>
-#include <thread>
 
 namespace tally::measure {
 namespace {
@@ -44,22 +43,6 @@ bool has_socket(const fs::path& descriptors, const std::string& link) {
 }
 
 }  // namespace
-
-MachineTimes machine_times() {
-  MachineTimes out;
-  std::ifstream stat("/proc/stat");
-  std::string name;
-  double user = 0, nice = 0, system = 0, idle = 0, wait = 0, irq = 0, softirq = 0, steal = 0;
-  stat >> name >> user >> nice >> system >> idle >> wait >> irq >> softirq >> steal;
-  out.busy_s = ticks_s(user + nice + system + irq + softirq);
-  out.steal_s = ticks_s(steal);
-  std::ifstream memory("/proc/vmstat");
-  for (uint64_t value = 0; memory >> name >> value;)
-    if (name == "pswpin") out.swapped_in = value;
-  return out;
-}
-
-uint32_t machine_cpus() { return std::max(1u, std::thread::hardware_concurrency()); }
 
 double thread_cpu_s() {
   rusage usage{};

@@ -1,4 +1,4 @@
-// What Linux tells of the machine, of this thread and of the process that listens on a local port.
+// What Linux tells of this thread and of the process that listens on a local port.
 #pragma once
 
 #include "measure/run.h"
@@ -7,14 +7,6 @@
 #include <optional>
 
 namespace tally::measure {
-
-// CPU seconds since boot, of all CPUs together.
-struct MachineTimes {
-  double busy_s = 0, steal_s = 0;
-  uint64_t swapped_in = 0;  // pages
-};
-MachineTimes machine_times();
-uint32_t machine_cpus();
 
 // Of the calling thread.
 double thread_cpu_s();

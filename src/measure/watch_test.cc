@@ -1,5 +1,6 @@
 #include "measure/watch.h"
 
+#include "measure/machine.h"
 #include "measure/scripted_server_test_support.h"
 #include "measure/watch_proc.h"
 

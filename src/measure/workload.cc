@@ -2,6 +2,7 @@
 
 #include "base/sha256.h"
 #include "measure/load_draw.h"
+#include "measure/store.h"
 
 #include <fmt/format.h>
 
@@ -189,7 +190,7 @@ std::string Workload::sha256() const {
   for (const PlannedRequest& r : requests) {
     const json line = {r.id,   r.class_name,    r.group, r.words,  r.ids,
                        r.text, r.output_tokens, r.at_s,  r.follows};
-    canonical += line.dump(-1, ' ', false, json::error_handler_t::replace) + '\n';
+    canonical += line_of(line) + '\n';
   }
   return base::hex(base::sha256(canonical));
 }

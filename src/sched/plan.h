@@ -108,7 +108,7 @@ struct StepPlan {
   std::vector<Preempted> preempted;
   std::vector<SeqId> admitted;    // scheduled for the first time: queue time ends here
   std::vector<SeqId> begins;      // choices forked from another's last prompt row
-  std::vector<BlockCopy> copies;  // first writes into shared blocks
+  std::vector<BlockCopy> copies;  // first writes into shared blocks, hits inside a block
   double predicted = 0;           // ticks, by the cost that was set
 };
 
@@ -140,7 +140,7 @@ struct QueueStats {
   Tick oldest_arrival = 0;                          // 0: queue empty
   uint64_t preemptions = 0, preempted_tokens = 0, recomputed_tokens = 0;
   uint64_t prefix_queries_tokens = 0, prefix_hits_tokens = 0;
-  uint64_t forks = 0, copied_blocks = 0;  // sequences begun by another's prompt; blocks copied for a write
+  uint64_t forks = 0, copied_blocks = 0;  // sequences begun by another's prompt; blocks copied
   uint64_t cached_recomputed_tokens =
       0;  // found in the index, computed all the same for the last one's logits
 };

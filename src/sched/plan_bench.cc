@@ -1,5 +1,6 @@
 // The time of a step's bookkeeping: plan and commit of sequences that decode (a block of 64 is taken every
-// 64th step), with the prefix cache on; and of beams that move between sequences.
+// 64th step), with the prefix cache on; of beams that move between sequences; and of whole prompts that have
+// nothing in common with anyone's, with the cache on (full of others) and off.
 #include "sched/plan.h"
 
 #include <benchmark/benchmark.h>
@@ -10,8 +11,10 @@ namespace {
 constexpr uint32_t kBlockTokens = 64, kLength = 8192, kPrompt = 500;
 
 struct Bench {
-  explicit Bench(uint32_t sequences)
-      : ledger({.blocks = (sequences + 1) * (kLength / kBlockTokens), .block_tokens = kBlockTokens}),
+  explicit Bench(uint32_t sequences, bool prefix_cache = true)
+      : ledger({.blocks = (sequences + 1) * (kLength / kBlockTokens),
+                .block_tokens = kBlockTokens,
+                .prefix_cache = prefix_cache}),
         scheduler({.seqs_max = sequences,
                    .queue_tokens_max = 1u << 30,
                    .step_tokens = 8192,
@@ -20,7 +23,7 @@ struct Bench {
     outcomes.reserve(sequences);
   }
 
-  void submit(uint32_t choices, bool beams) {
+  void submit(uint32_t choices, bool beams, uint32_t new_tokens = kLength - kPrompt) {
     Request request;
     request.seq = SeqId{next};
     next += choices;
@@ -28,7 +31,7 @@ struct Bench {
     request.arrival = static_cast<Tick>(next);
     for (uint32_t i = 0; i < kPrompt; ++i)
       request.prompt.push_back(TokenId{static_cast<int32_t>(next * 1000 + i)});
-    request.max_tokens = kLength - kPrompt;
+    request.max_tokens = new_tokens;
     scheduler.submit(std::move(request));
   }
 
@@ -76,7 +79,21 @@ void beams(benchmark::State& state) {
   const auto width = static_cast<uint32_t>(state.range(0));
   run(state, width, width, true);
 }
+void prompts(benchmark::State& state) {
+  Bench bench(16, state.range(0) != 0);
+  const auto run_one = [&] {
+    while (!bench.scheduler.idle()) bench.step();
+  };
+  for (uint32_t i = 0; i < bench.ledger.blocks(); ++i) bench.submit(1, false, 1), run_one();
+  for (auto _ : state) {
+    state.PauseTiming();
+    bench.submit(1, false, 1);
+    state.ResumeTiming();
+    run_one();
+  }
+}
 BENCHMARK(decode)->Arg(1)->Arg(16)->Arg(64)->Arg(256)->Unit(benchmark::kMicrosecond);
+BENCHMARK(prompts)->ArgName("prefix_cache")->Arg(1)->Arg(0)->Unit(benchmark::kMicrosecond);
 BENCHMARK(beams)->Arg(4)->Arg(8)->Unit(benchmark::kMicrosecond);
 
 }  // namespace

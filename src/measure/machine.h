@@ -1,0 +1,21 @@
+// What a figure was measured on, and how busy it was meanwhile.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+
+namespace tally::measure {
+
+// What can be said of this machine without measuring: the object `machine` of run.json. What the system does
+// not tell is null. `fingerprint`: SHA-256 of all the rest, equal for equal machines.
+nlohmann::json machine_json();
+
+// CPU seconds since boot, of all CPUs together.
+struct MachineTimes {
+  double busy_s = 0, steal_s = 0, all_s = 0;  // all: with idle ones
+  uint64_t swapped_in = 0;                    // pages
+};
+MachineTimes machine_times();
+uint32_t machine_cpus();
+
+}  // namespace tally::measure
