@@ -41,12 +41,13 @@ std::vector<EngineMeasure> list_measures(const EngineBenchSettings& s, tensor::K
   EngineMeasure m;
   m.codec = codec, m.threads = threads;
   for (const uint32_t depth : s.depths) {
-    m.depth = depth, m.decode = 0, m.batch = 1;
+    m.depth = depth, m.decode = 0, m.batch = 1, m.depth_blocks = DepthBlocks::kOwn;
     for (m.prompt = 0; const uint32_t prompt : s.prompts)
       if (m.prompt = prompt; prompt > 0) list.push_back(m);
     for (m.prompt = 0; const uint32_t batch : s.batches)
       for (const uint32_t decode : s.decodes)
-        if (m.batch = batch, m.decode = decode; decode > 0) list.push_back(m);
+        for (m.batch = batch, m.decode = decode; const DepthBlocks blocks : s.depth_blocks)
+          if (m.depth_blocks = blocks; decode > 0) list.push_back(m);
   }
   return list;
 }
@@ -127,9 +128,11 @@ class Runner {
 
   // Block tables and first tokens; how many blocks a sequence has.
   uint32_t prepare(const EngineMeasure& m, uint32_t tokens) {
-    const uint32_t blocks = blocks_of(m, view_.layout(LayerIdx{0}).block_tokens);
+    const uint32_t block_tokens = view_.layout(LayerIdx{0}).block_tokens, blocks = blocks_of(m, block_tokens);
     tables_.resize(size_t{m.batch} * blocks);
     std::iota(tables_.begin(), tables_.end(), 0u);
+    const uint32_t same = m.depth_blocks == DepthBlocks::kOwn ? 0 : m.depth / block_tokens;
+    for (uint32_t s = 1; s < m.batch; ++s) std::copy_n(tables_.begin(), same, tables_.begin() + s * blocks);
     tokens_.resize(tokens);
     std::mt19937 random(1);
     for (TokenId& id : tokens_) id = TokenId{static_cast<int32_t>(random() % model_.spec().vocab)};
@@ -140,7 +143,8 @@ class Runner {
   // A forward pass, and the choice of a token for each row of logits.
   Result<void> pass(std::span<const TokenId> tokens, EngineMeasure& m) {
     if (interrupted()) return Error{ErrorCode::kUnavailable, "the bench was interrupted"};
-    model_.forward({tokens, segments_, tables_, logits_rows_}, view_, scratch_, pool_);
+    const bool cascade = m.depth_blocks != DepthBlocks::kApart;
+    model_.forward({tokens, segments_, tables_, logits_rows_, cascade}, view_, scratch_, pool_);
     const model::OpTimes& times = scratch_.times();
     m.linear_s += times.linear_s, m.attention_s += times.attention_s;
     m.head_s += times.head_s, m.other_s += times.other_s;
@@ -308,6 +312,11 @@ class Bench {
 };
 
 }  // namespace
+
+std::string_view depth_blocks_name(DepthBlocks blocks) {
+  constexpr std::string_view kNames[] = {"own", "apart", "together"};
+  return kNames[static_cast<size_t>(blocks)];
+}
 
 Result<EngineBenchReport> bench_engine(const std::string& model_path, const EngineBenchSettings& settings,
                                        const LoadProgress& loading, const EngineBenchProgress& progress) {

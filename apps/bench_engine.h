@@ -7,6 +7,8 @@
 // a
 //          pass over all of them, logits of every row, a greedy choice from each, which is the next pass's
 //          input.
+//          Their depth may also be the same blocks for all, attended one sequence after the other (kApart) or
+//          once for all (kTogether: what the engine does).
 // The cache before what is measured is filled by the store kernel with random keys and values: the time of
 // attention does not depend on them, and filling it by prefill would take minutes.
 // Rounds: everything is measured once a round, so that a drift of the machine meets all measures alike.
@@ -18,15 +20,20 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tally::apps {
+
+enum class DepthBlocks : uint8_t { kOwn, kApart, kTogether };
+std::string_view depth_blocks_name(DepthBlocks blocks);  // "own", …
 
 struct EngineBenchSettings {
   std::vector<uint32_t> prompts, decodes, batches,
       depths;  // a 0 among prompts or decodes: that one is left out
   std::vector<tensor::KvCodec> codecs;
   std::vector<uint32_t> threads;
+  std::vector<DepthBlocks> depth_blocks = {DepthBlocks::kOwn};
   uint32_t repetitions = 5;
   uint32_t step_tokens = 512, block_tokens = 64;
   uint64_t memory_bytes = 0;
@@ -39,6 +46,7 @@ struct EngineMeasure {
   uint32_t prompt = 0, decode = 0;  // one of them is 0
   uint32_t batch = 1, depth = 0, threads = 1;
   tensor::KvCodec codec{};
+  DepthBlocks depth_blocks{};
   std::vector<double> seconds;                                                // of each repetition
   double linear_s = 0, attention_s = 0, head_s = 0, other_s = 0, pick_s = 0;  // sums over all of them
   uint64_t bytes =

@@ -33,6 +33,7 @@ json result_json(const EngineMeasure& m) {
               {"decode", m.decode},
               {"batch", m.batch},
               {"depth", m.depth},
+              {"depth_blocks", depth_blocks_name(m.depth_blocks)},
               {"kv_type", tensor::kv_codec_info(m.codec).name},
               {"threads", m.threads},
               {"tokens_per_second", r.median},
@@ -76,13 +77,14 @@ void EngineBenchPage::print_table() const {
   fmt::print("{}: {}, {:.1f} MiB of packed weights a pass, {}\n", base::escape_for_log(report.file_name),
              report.architecture, static_cast<double>(report.weight_bytes) / 0x1p20,
              kernels::isa_name(settings.isa));
-  fmt::print("{:<8}{:>7}{:>7}{:>6}{:>7}{:>6}{:>8}{:>12}{:>10}{:>10}{:>4}{:>9}\n", "phase", "prompt", "decode",
-             "batch", "depth", "kv", "threads", "tokens/s", "min", "max", "n", "GB/s");
+  fmt::print("{:<8}{:>7}{:>7}{:>6}{:>7}{:>9}{:>6}{:>8}{:>12}{:>10}{:>10}{:>4}{:>9}\n", "phase", "prompt",
+             "decode", "batch", "depth", "of", "kv", "threads", "tokens/s", "min", "max", "n", "GB/s");
   for (const EngineMeasure& m : report.measures) {
     const Spread r = rate(m);
-    fmt::print("{:<8}{:>7}{:>7}{:>6}{:>7}{:>6}{:>8}{:>12.2f}{:>10.2f}{:>10.2f}{:>4}{:>9}\n",
+    fmt::print("{:<8}{:>7}{:>7}{:>6}{:>7}{:>9}{:>6}{:>8}{:>12.2f}{:>10.2f}{:>10.2f}{:>4}{:>9}\n",
                m.is_prefill() ? "prefill" : "decode", m.prompt, m.decode, m.batch, m.depth,
-               tensor::kv_codec_info(m.codec).name, m.threads, r.median, r.min, r.max, m.seconds.size(),
+               depth_blocks_name(m.depth_blocks), tensor::kv_codec_info(m.codec).name, m.threads, r.median,
+               r.min, r.max, m.seconds.size(),
                m.is_prefill() ? "" : fmt::format("{:.1f}", bytes_per_second(m) * 1e-9));
   }
   fmt::print(

@@ -32,6 +32,11 @@ Result<EngineBenchSettings> read_settings(const base::Settings& s) {
       if (name == info.name) out.codecs.push_back(info.codec);
   TALLY_TRY(out.threads, number_list(s, kCommand, "threads"));
   if (out.threads.empty()) out.threads = {0};
+  TALLY_TRY(const std::vector<std::string> blocks, word_list(s, kCommand, "depth-blocks"));
+  out.depth_blocks.clear();
+  for (const std::string& name : blocks)
+    for (const DepthBlocks b : {DepthBlocks::kOwn, DepthBlocks::kApart, DepthBlocks::kTogether})
+      if (name == depth_blocks_name(b)) out.depth_blocks.push_back(b);
   for (uint32_t& threads : out.threads) threads = usable_threads(threads);
   out.repetitions = static_cast<uint32_t>(s.number("repetitions"));
   out.step_tokens = static_cast<uint32_t>(s.number("step-tokens"));

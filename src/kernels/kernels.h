@@ -117,9 +117,15 @@ SpanRange attend_spans(size_t position, size_t tokens, size_t window);
 // several threads. When all are done, one more call merges what they left and writes `out`.
 // Ensures: the bits of the call that is not cut, wherever the cuts are.
 struct AttendCut {
-  float* states = nullptr;              // [attend_spans(args)][tokens * group][attend_state_floats(value_dim)]
+  float* states = nullptr;  // [spans of attend_spans(args) that are not shared][tokens * group][attend_state_floats(value_dim)]
   size_t span_begin = 0, span_end = 0;  // of this part
   bool merge = false;                   // the last call; it has no spans
+  // Where another cut call left the states of spans 0 .. spans - 1, of which this call has no part: it attended `tokens`
+  // tokens of sequences that have the same blocks there, and the first of this call was its `token`. Without window and ALiBi.
+  struct Shared {
+    float* states = nullptr;
+    size_t spans = 0, tokens = 0, token = 0;
+  } shared{};
 };
 size_t attend_state_floats(size_t value_dim);
 

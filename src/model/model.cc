@@ -1,12 +1,15 @@
 #include "model/model.h"
 
+#include "base/check.h"
 #include "base/sha256.h"
+#include "model/kv_probe.h"
 #include "model/program.h"
 #include "model/scratch.h"
 #include "model/weights.h"
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <thread>
 
 namespace tally::model {
@@ -201,7 +204,11 @@ Result<Scratch> Model::make_scratch(const StepLimits& limits, const std::vector<
   s->nonfinite.resize(limits.rows_max);
   s->head_nonfinite.resize(limits.logits_rows_max);
   s->worker_nonfinite.resize(threads * limits.rows_max);
-  s->attend = AttendPlan(limits.rows_max, threads, s->layout.attend_states_max);
+  AttendPlan::Limits attend{
+      .rows = limits.rows_max, .threads = threads, .states = s->layout.attend_states_max};
+  for (const LayerSpec& layer : state_->spec.layer)
+    attend.kv_heads = std::max<size_t>(attend.kv_heads, layer.kv_heads);
+  s->attend = AttendPlan(attend);
   if (const MoeSpec& moe = state_->spec.moe; moe.experts > 0) {
     const size_t pairs = size_t{limits.rows_max} * moe.used, slots = expert_slots(moe, limits.rows_max);
     s->route_ids.resize(pairs), s->route_weights.resize(pairs), s->row_slot.resize(pairs);
@@ -234,14 +241,52 @@ void Model::forward(const Batch& batch, const kv::View& kv, Scratch& scratch, ba
   run(state_->program, step, pool);
 }
 
-std::vector<tensor::KvLayout> kv_layouts(const ModelSpec& spec, tensor::KvCodec codec,
+Result<std::vector<double>> Model::kv_damage(std::span<const TokenId> tokens, tensor::KvCodec codec,
+                                             base::ThreadPool& pool, base::Accounts& accounts) const {
+  constexpr uint32_t kBlockTokens = 64;
+  const auto rows = static_cast<uint32_t>(tokens.size());
+  std::vector<uint32_t> blocks((rows + kBlockTokens - 1) / kBlockTokens);
+  std::iota(blocks.begin(), blocks.end(), 0u);
+  const auto shape_of = [&](tensor::KvCodec of) {
+    return kv::make_pool_shape(kv_layouts(state_->spec, of, kBlockTokens),
+                               static_cast<uint32_t>(blocks.size()));
+  };
+  const kv::PoolShape exact = shape_of(tensor::KvCodec::kF32), coded = shape_of(codec);
+  const StepLimits limits{.rows_max = rows, .logits_rows_max = 1, .context_max = rows};
+  TALLY_TRY(Scratch scratch, make_scratch(limits, exact.layers, pool.threads(), accounts));
+  const ProbeLayout layout = lay_out_probe(state_->program, exact, coded, rows, pool.threads());
+  TALLY_TRY(const base::Arena memory, accounts.reserve(base::Account::kKv, "probe", layout.bytes));
+  const kv::View exact_view(&exact, memory.data() + layout.reference);
+  const kv::View coded_view(&coded, memory.data() + layout.candidate);
+  KvProbe probe{.view = &coded_view,
+                .out = reinterpret_cast<float*>(memory.data() + layout.out),
+                .worker = memory.data() + layout.worker,
+                .worker_bytes = layout.worker_bytes,
+                .refused = std::vector<uint8_t>(rows),
+                .damage = std::vector<double>(state_->program.attention.size())};
+
+  const Segment segment{.rows = rows};
+  const Batch batch{.tokens = tokens, .segments = {&segment, 1}, .tables = blocks, .logits_rows = {}};
+  const StepContext step{&batch,           &exact_view,          &state_->weights,
+                         &state_->kernels, scratch.state_.get(), &probe};
+  run(state_->program, step, pool);
+  return std::move(probe.damage);
+}
+
+std::vector<tensor::KvLayout> kv_layouts(const ModelSpec& spec, std::span<const tensor::KvCodec> codecs,
                                          uint32_t block_tokens) {
+  TALLY_CHECK(codecs.size() == spec.layer.size(), "codecs of layers", codecs.size(), spec.layer.size());
   std::vector<tensor::KvLayout> layouts;
-  for (const LayerSpec& layer : spec.layer) {
-    layouts.push_back(tensor::make_kv_layout(codec, layer.kv_heads, spec.attention.key_dim,
+  for (size_t i = 0; i < codecs.size(); ++i) {
+    layouts.push_back(tensor::make_kv_layout(codecs[i], spec.layer[i].kv_heads, spec.attention.key_dim,
                                              spec.attention.value_dim, block_tokens));
   }
   return layouts;
+}
+
+std::vector<tensor::KvLayout> kv_layouts(const ModelSpec& spec, tensor::KvCodec codec,
+                                         uint32_t block_tokens) {
+  return kv_layouts(spec, std::vector<tensor::KvCodec>(spec.layer.size(), codec), block_tokens);
 }
 
 }  // namespace tally::model

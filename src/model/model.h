@@ -50,6 +50,7 @@ struct Batch {
   std::span<const Segment> segments;      // cover all rows, in order
   std::span<const uint32_t> tables;       // block ids of every segment's sequence
   std::span<const uint32_t> logits_rows;  // rows whose logits are wanted, ascending
+  bool cascade = true;  // blocks that several segments begin with are attended once for all: no bit changes
 };
 
 // Seconds of the last forward by kind of work.
@@ -120,13 +121,23 @@ class Model {
   // do not influence each other except through the cache. Allocates nothing.
   void forward(const Batch& batch, const kv::View& kv, Scratch& scratch, base::ThreadPool& pool) const;
 
+  // What a KV codec costs each layer on a text, 0 to 1: the relative squared error of each channel of the
+  // layer's attention, over K and V in the codec against the same K and V in f32, in the mean; 1 where a value
+  // does not fit the codec. What follows a layer sees the attention over f32. One pass; its memory is booked
+  // until it returns.
+  // Requires: 1..context tokens, all below the vocabulary. Errors: kUnavailable (cap).
+  base::Result<std::vector<double>> kv_damage(std::span<const TokenId> tokens, tensor::KvCodec codec,
+                                              base::ThreadPool& pool, base::Accounts& accounts) const;
+
  private:
   struct State;
   explicit Model(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 
-// The KV layout of every layer for a codec.
+// The KV layout of every layer for a codec, or for one of each layer.
 std::vector<tensor::KvLayout> kv_layouts(const ModelSpec& spec, tensor::KvCodec codec, uint32_t block_tokens);
+std::vector<tensor::KvLayout> kv_layouts(const ModelSpec& spec, std::span<const tensor::KvCodec> codecs,
+                                         uint32_t block_tokens);
 
 }  // namespace tally::model

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "model/kv_probe.h"
 #include "model/scratch.h"
 
 #include <algorithm>
@@ -217,9 +218,11 @@ class Interpreter {
       case Op::kExpertSum:
         return expert_sum(in, r, dst);
       case Op::kStoreKv: {
-        const kernels::KvSequence kv = step_.sequence(in.layer, step_.batch->segments[s_.row_segment[r]]);
+        const Segment& segment = step_.batch->segments[s_.row_segment[r]];
+        const kernels::KvSequence kv = step_.sequence(*step_.kv, in.layer, segment);
         if (!step_.kernels->attention_for(kv.layout->codec).store(kv, s_.row_position[r], src, dst))
           s_.nonfinite[r] = 1;
+        if (step_.probe != nullptr) probe_store(step_, in.layer, r, src, dst);
         return;
       }
       case Op::kGather:
@@ -342,6 +345,7 @@ void run(const Program& program, const StepContext& step, base::ThreadPool& pool
         const Instruction& in = program.code[stage.begin];
         pool.parallel_for(begin_attend(program, step, in),
                           [&](size_t item, size_t worker) { attend_item(program, step, in, item, worker); });
+        if (step.probe != nullptr) probe_attention(program, step, in, pool);
         break;
       }
       case StageKind::kExpertRows:

@@ -159,10 +159,13 @@ struct ScratchLayout {
   std::array<size_t, kernels::kPanelKinds> panel{}, expert_panel{};
   size_t attend_states = 0, attend_states_max = 0;  // where they are, in bytes; how many floats
   size_t worker_begin = 0, worker_bytes = 0;        // attention scratch of each worker
+  size_t shared_queries = 0;                        // in that: the queries of a share, behind the kernel's
   size_t bytes = 0;
 };
 ScratchLayout lay_out_scratch(const Program& program, const StepLimits& limits, size_t attend_bytes,
                               size_t threads);
+
+struct KvProbe;
 
 // What the interpreter needs of a step.
 struct StepContext {
@@ -172,9 +175,11 @@ struct StepContext {
   const kernels::KernelTable* kernels = nullptr;
   Scratch::State* scratch = nullptr;
 
-  kernels::KvSequence sequence(uint32_t layer, const Segment& segment) const {
+  KvProbe* probe = nullptr;  // none, but in Model::kv_damage
+
+  kernels::KvSequence sequence(const kv::View& view, uint32_t layer, const Segment& segment) const {
     const LayerIdx idx{layer};
-    return {&kv->layout(idx), kv->layer(idx), batch->tables.data() + segment.table_begin};
+    return {&view.layout(idx), view.layer(idx), batch->tables.data() + segment.table_begin};
   }
 };
 

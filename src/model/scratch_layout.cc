@@ -141,7 +141,9 @@ ScratchLayout lay_out_scratch(const Program& program, const StepLimits& limits, 
   layout.attend_states_max = attend_states_max(program, limits, threads);
   layout.bytes += round64(layout.attend_states_max * sizeof(float));
   layout.worker_begin = layout.bytes;
-  layout.worker_bytes = round64(attend_bytes);
+  layout.shared_queries = round64(attend_bytes);
+  layout.worker_bytes =
+      layout.shared_queries + (layout.attend_states_max == 0 ? 0 : round64(shared_query_bytes(program)));
   layout.bytes += layout.worker_bytes * threads;
   return layout;
 }

@@ -17,9 +17,17 @@ constexpr size_t kStateHead = 2;  // max and sum come first
 
 // `row` counts the rows of the whole call, token-major.
 static inline SpanState kept_state(const AttendArgs& args, size_t span, size_t row) {
-  const size_t floats = kStateHead + args.kv.layout->value_dim, rows = args.tokens * args.group;
-  const size_t first_span = first_visible(args.position, args.window) / kSpanTokens;
-  float* at = args.cut->states + ((span - first_span) * rows + row) * floats;
+  const size_t floats = kStateHead + args.kv.layout->value_dim;
+  const AttendCut::Shared& shared = args.cut->shared;
+  size_t rows = args.tokens * args.group;
+  float* at = args.cut->states;
+  if (span < shared.spans) {
+    at = shared.states, rows = shared.tokens * args.group, row += shared.token * args.group;
+  } else {
+    const size_t first_span = first_visible(args.position, args.window) / kSpanTokens;
+    span -= first_span > shared.spans ? first_span : shared.spans;
+  }
+  at += (span * rows + row) * floats;
   return {at, at + 1, at + kStateHead};
 }
 

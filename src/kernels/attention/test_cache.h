@@ -12,6 +12,13 @@
 
 namespace tally::kernels::attention {
 
+// Every codec, for INSTANTIATE_TEST_SUITE_P.
+inline std::vector<tensor::KvCodec> all_codecs() {
+  std::vector<tensor::KvCodec> list;
+  for (const tensor::KvCodecInfo& info : tensor::kKvCodecs) list.push_back(info.codec);
+  return list;
+}
+
 struct CacheShape {
   tensor::KvCodec codec = tensor::KvCodec::kInt8;
   uint32_t kv_heads = 2, key_dim = 64, value_dim = 64, block_tokens = 64;
