@@ -17,7 +17,7 @@ namespace {
 using base::Account;
 using base::Result;
 
-constexpr double kRepetitionS = 0.02;
+constexpr double kRepetitionS = 0.02, kSlowS = 1;
 constexpr uint32_t kItemTokens = 32;
 
 double seconds_since(int64_t begin_us) { return static_cast<double>(base::now_us() - begin_us) * 1e-6; }
@@ -41,11 +41,29 @@ class Layers {
     });
     l.table_.resize(blocks);
     std::iota(l.table_.begin(), l.table_.end(), 0u);
-    const size_t each = kernels::attend_scratch_bytes(l.layout_, m.shape.heads / m.shape.kv_heads);
-    l.scratch_each_ = (each + 63) / 64 * 64;
-    TALLY_TRY(l.scratch_,
-              accounts.reserve(Account::kActivations, "scratch", l.scratch_each_ * pool.threads()));
     return l;
+  }
+
+  // Makes the scratch that a form wants, in place of another form's.
+  Result<void> prepare(AttentionMeasure& m, base::ThreadPool& pool, base::Accounts& accounts) {
+    const size_t group = m.shape.heads / m.shape.kv_heads;
+    const bool is_standard = m.form == AttentionForm::kStandard;
+    const size_t each = is_standard ? kernels::attend_standard_scratch_bytes(layout_, m.context)
+                                    : kernels::attend_scratch_bytes(layout_, group);
+    scratch_each_ = (each + 63) / 64 * 64;
+    scratch_ = {}, scores_ = {};
+    TALLY_TRY(scratch_, accounts.reserve(Account::kActivations, "scratch", scratch_each_ * pool.threads()));
+    const size_t scores = size_t{m.shape.heads} * m.tokens * m.context * sizeof(float);
+    if (is_standard) {
+      TALLY_TRY(scores_, accounts.reserve(Account::kActivations, "score matrix", scores));
+    }
+    head_stride_ = size_t{m.tokens} * m.context, row_stride_ = m.context;
+    m.memory_bytes = layer_bytes_ + scratch_.size() + scores_.size();
+    return {};
+  }
+  kernels::ScoreMatrix scores(size_t head, size_t row) const {
+    return {reinterpret_cast<float*>(scores_.data()) + head * head_stride_ + row * row_stride_, head_stride_,
+            row_stride_};
   }
 
   kernels::KvSequence next() {
@@ -58,8 +76,8 @@ class Layers {
 
  private:
   tensor::KvLayout layout_;
-  size_t layer_bytes_ = 0, count_ = 0, at_ = 0, scratch_each_ = 0;
-  base::Arena cache_, scratch_;
+  size_t layer_bytes_ = 0, count_ = 0, at_ = 0, scratch_each_ = 0, head_stride_ = 0, row_stride_ = 0;
+  base::Arena cache_, scratch_, scores_;
   std::vector<uint32_t> table_;
 };
 
@@ -94,7 +112,8 @@ class Form {
         args.score_scale = 0.1f;
         args.scratch = layers.scratch(worker);
         args.nonfinite = nonfinite_.data() + worker * measure.tokens + first;
-        codec_.attend(args);
+        if (measure.form == AttentionForm::kPaged) return codec_.attend(args);
+        kernels::attend_standard(args, codec_, layers.scores(head * group, first));
       });
     }
     return seconds_since(begin) / static_cast<double>(count);
@@ -102,6 +121,7 @@ class Form {
 
   AttentionMeasure measure;
   size_t layers_each = 1;  // of a repetition
+  bool is_slow = false;    // once is enough
 
  private:
   const kernels::AttentionKernels& codec_;
@@ -117,16 +137,18 @@ std::vector<Form> list_forms(const AttentionBenchSettings& s, std::span<const ke
     const kernels::AttentionKernels& codec = table.attention_for(what.codec);
     if (codec.isa != table.isa) continue;
     const uint32_t prompt = std::min(s.prefill, what.context);
+    const bool is_standard = what.form == AttentionForm::kStandard;
+    if (is_standard && !forms.empty()) break;
     for (const uint32_t tokens : {1u, prompt}) {
       // The definition of a long prompt takes minutes.
-      if (tokens > 1 && (table.isa == kernels::Isa::kScalar || prompt == 1)) continue;
+      if (tokens > 1 && (prompt == 1 || (table.isa == kernels::Isa::kScalar && !is_standard))) continue;
       AttentionMeasure m = what;
-      m.isa = table.isa, m.tokens = tokens;
+      m.isa = is_standard ? kernels::Isa::kScalar : table.isa, m.tokens = tokens;
       const double n = tokens, pairs = n * (what.context - n) + n * (n + 1) / 2;
       m.operations = 4 * pairs * m.shape.heads * m.shape.head_dim;
-      const auto kind =
-          m.codec == tensor::KvCodec::kInt8 ? kernels::RoofKind::kInt8 : kernels::RoofKind::kF32;
-      m.operations_roof = roofs.operations(kind, table.isa);
+      const bool is_integer = tensor::kv_codec_info(m.codec).key >= tensor::KvFormat::kInt8;
+      const auto kind = is_integer ? kernels::RoofKind::kInt8 : kernels::RoofKind::kF32;
+      m.operations_roof = is_standard ? 0 : roofs.operations(kind, table.isa);
       forms.emplace_back(std::move(m), codec);
     }
   }
@@ -143,10 +165,11 @@ Result<std::vector<AttentionMeasure>> bench_attention(
   std::vector<AttentionMeasure> caches, done;
   for (const AttentionShape& shape : s.shapes)
     for (const tensor::KvCodec codec : s.codecs)
-      for (const uint32_t context : s.contexts) {
-        AttentionMeasure& m = caches.emplace_back();
-        m.codec = codec, m.shape = shape, m.context = context;
-      }
+      for (const uint32_t context : s.contexts)
+        for (const AttentionForm form : s.forms) {
+          AttentionMeasure& m = caches.emplace_back();
+          m.codec = codec, m.shape = shape, m.context = context, m.form = form;
+        }
   for (size_t c = 0; c < caches.size(); ++c) {
     std::vector<Form> forms = list_forms(s, tables, caches[c], roofs);
     if (forms.empty()) continue;
@@ -157,11 +180,16 @@ Result<std::vector<AttentionMeasure>> bench_attention(
       for (Form& form : forms) {
         const double share =
             (static_cast<double>(c) + round / (s.repetitions + 1.0)) / static_cast<double>(caches.size());
-        const std::string now = fmt::format("{} {} context {}", tensor::kv_codec_info(caches[c].codec).name,
-                                            kernels::isa_name(form.measure.isa), caches[c].context);
+        const std::string now =
+            fmt::format("{} {} {} context {}", kAttentionForms[static_cast<size_t>(caches[c].form)],
+                        tensor::kv_codec_info(caches[c].codec).name, kernels::isa_name(form.measure.isa),
+                        caches[c].context);
         if (!go_on(share, now)) return done;
+        TALLY_TRY_VOID(layers.prepare(form.measure, pool, accounts));
+        if (form.is_slow && form.measure.seconds.size() == 1) continue;
         const double seconds = form.run(layers, form.layers_each, pool);
         if (round == 0) {
+          form.is_slow = seconds > kSlowS;
           form.measure.bytes = layers.bytes(form.measure);
           form.layers_each = static_cast<size_t>(std::clamp(kRepetitionS / seconds, 0.0, 1e6)) + 1;
         } else {

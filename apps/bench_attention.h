@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tally::apps {
@@ -22,15 +23,20 @@ struct AttentionShape {
   uint32_t heads = 0, kv_heads = 0, head_dim = 0;
 };
 
+enum class AttentionForm : uint8_t { kPaged, kStandard };
+inline constexpr std::string_view kAttentionForms[] = {"paged", "standard"};
+
 struct AttentionBenchSettings {
   std::vector<kernels::Isa> isas;  // each one the host has
   std::vector<tensor::KvCodec> codecs;
+  std::vector<AttentionForm> forms = {AttentionForm::kPaged};
   std::vector<uint32_t> contexts;
   std::vector<AttentionShape> shapes;
   uint32_t prefill = 512, repetitions = 5, block_tokens = 64;
 };
 
 struct AttentionMeasure {
+  AttentionForm form = AttentionForm::kPaged;
   tensor::KvCodec codec{};
   kernels::Isa isa{};
   AttentionShape shape;
@@ -39,9 +45,10 @@ struct AttentionMeasure {
   double bytes = 0,
          operations = 0;       // of one layer: keys and values once; two for each product of q k and of p v
   double operations_roof = 0;  // a second, of its tier and codec; 0: none
+  uint64_t memory_bytes = 0;   // that one layer wants at its peak: cache, scratch, score matrix
 };
 
-// Measures every form that is a tier's own. `go_on`: as in
+// Measures every form that is a tier's own; the textbook one, which has no tiers, once. `go_on`: as in
 // bench_kernels. Errors: kUnavailable (a context that does not fit).
 base::Result<std::vector<AttentionMeasure>> bench_attention(
     const AttentionBenchSettings& settings, base::Accounts& accounts, base::ThreadPool& pool, Roofs& roofs,

@@ -94,7 +94,8 @@ base::Result<Invocation> parse(const Command& command, std::span<const std::stri
     if (row.type == SettingType::kSwitch) {
       app.add_flag(flag, switches.emplace_back(row.name, false).second);
     } else {
-      app.add_option(flag, values.emplace_back(row.name, "").second)->take_last();
+      const std::string names = row.name == std::string_view("out") ? "-o," + flag : flag;
+      app.add_option(names, values.emplace_back(row.name, "").second)->take_last();
     }
   }
   try {

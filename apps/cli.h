@@ -50,12 +50,17 @@ int run_run(const Invocation& call);
 int run_inspect(const Invocation& call);
 int run_tokenize(const Invocation& call);
 int run_quantize(const Invocation& call);
+int run_plan(const Invocation& call);
+int run_snapshot(const Invocation& call);
 int run_bench_engine(const Invocation& call);
 int run_bench_kernel(const Invocation& call);
 int run_bench_attention(const Invocation& call);
 int run_bench_load(const Invocation& call);
 int run_simulate(const Invocation& call);
 int run_compare(const Invocation& call);
+int run_eval_ppl(const Invocation& call);
+int run_eval_kld(const Invocation& call);
+int run_eval_kv(const Invocation& call);
 int run_runs(const Invocation& call);
 int run_help(const Invocation& call);
 // The page of one command, or of a family of them ("bench").

@@ -51,6 +51,10 @@ Result<AttentionBenchSettings> read_settings(const base::Settings& s) {
   for (const std::string& name : codecs)
     for (const tensor::KvCodecInfo& info : tensor::kKvCodecs)
       if (name == info.name) out.codecs.push_back(info.codec);
+  TALLY_TRY(const std::vector<std::string> forms, word_list(s, kCommand, "form"));
+  out.forms.clear();
+  for (const std::string& name : forms)
+    out.forms.push_back(name == kAttentionForms[0] ? AttentionForm::kPaged : AttentionForm::kStandard);
   TALLY_TRY(out.contexts, number_list(s, kCommand, "context"));
   for (const std::string& text : s.list("shape")) {
     TALLY_TRY(const AttentionShape shape, parse_shape(text));

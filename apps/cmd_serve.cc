@@ -17,6 +17,7 @@ int run_serve(const Invocation& call) {
   if (!model) return fail(model.error());
   configure_log(call.settings);
   block_ending_signals();
+  bound_allocator();
 
   auto text = load_text(*model, call.settings.text("chat-template"), true);
   if (!text) return fail(text.error());

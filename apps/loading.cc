@@ -23,7 +23,17 @@ using base::ErrorCode;
 using base::Result;
 
 constexpr size_t kTemplateBytesMax = size_t{1} << 20;
-constexpr uint64_t kConnectionBytes = uint64_t{8} << 20;  // sockets and parsed bodies in flight
+constexpr uint64_t kConnectionBytes = uint64_t{2} << 20;  // sockets and parsed bodies in flight
+
+// What the check of the KV type reads: a little of all that models are given.
+constexpr std::string_view kProbeText =
+    "The harbour was quiet when the first boats came in. Nobody had expected them before noon, and the "
+    "market was "
+    "still closed. \"We found 1,284 of them,\" said the oldest of the men, \"and lost 37 on the way.\"\n\n"
+    "def mean(values):\n    total = sum(values)\n    return total / max(1, len(values))\n\n"
+    "{\"name\": \"probe\", \"size\": 4096, \"tags\": [\"a\", \"b\"]}\n"
+    "Q: What is 17 + 25? A: 42. Q: What is the capital of France? A: Paris.\n"
+    "Der Zug nach Wien hat heute leider zwanzig Minuten Verspätung. Il fait beau, mais il va pleuvoir.";
 
 // Only a regular file: reading a pipe or a terminal could wait for ever.
 Result<std::string> read_template(const std::string& path) {
@@ -96,11 +106,18 @@ Result<ModelText> load_text(const std::string& model_path, const std::string& te
 
 engine::LoadRequest load_request(const base::Settings& settings, const std::string& model_path,
                                  const ModelText& text) {
-  engine::LoadRequest request;
-  request.model_path = model_path;
-  request.runtime_bytes = text.tokenizer.memory_bytes() + kConnectionBytes;
+  engine::LoadRequest request = load_request(settings, model_path);
+  request.tokenizer_bytes = text.tokenizer.memory_bytes();
   request.end_ids.assign(text.tokenizer.eog().begin(), text.tokenizer.eog().end());
   request.suppressed_ids.assign(text.tokenizer.suppressed().begin(), text.tokenizer.suppressed().end());
+  request.kv_check.mode = settings.text("kv-check");
+  if (auto probe = text.tokenizer.encode(kProbeText, true, false)) request.kv_check.probe = std::move(*probe);
+  return request;
+}
+
+engine::LoadRequest load_request(const base::Settings& settings, const std::string& model_path) {
+  engine::LoadRequest request;
+  request.model_path = model_path, request.connection_bytes = kConnectionBytes;
   engine::Settings& s = request.settings;
   s.memory_bytes = settings.number("memory");
   if (s.memory_bytes == 0) s.memory_bytes = base::memory_allowance() / 10 * 9;
@@ -113,6 +130,7 @@ engine::LoadRequest load_request(const base::Settings& settings, const std::stri
     s.max_queue = static_cast<uint32_t>(settings.number("max-queue"));
     s.policy.batching = settings.text("batching");
     s.policy.allocator = settings.text("allocator");
+    s.policy.cascade = settings.on("cascade");
     s.policy.step_latency_us = static_cast<int64_t>(settings.number("step-latency")) * 1000;
   }
   s.step_tokens = static_cast<uint32_t>(settings.number("step-tokens"));

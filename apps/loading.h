@@ -32,6 +32,8 @@ base::Result<ModelText> load_text(const std::string& model_path, const std::stri
 // progress.
 engine::LoadRequest load_request(const base::Settings& settings, const std::string& model_path,
                                  const ModelText& text);
+// The same but for what the text side tells, for a plan.
+engine::LoadRequest load_request(const base::Settings& settings, const std::string& model_path);
 
 // The one argument MODEL. Errors: kUsage.
 base::Result<std::string> model_argument(const std::vector<std::string>& arguments, size_t most);

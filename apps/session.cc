@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "cli.h"
 
+#include <malloc.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -27,6 +28,13 @@ void block_ending_signals() {
   const sigset_t set = ending_signals();
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
   for (const int ignored : {SIGHUP, SIGUSR1, SIGUSR2}) std::signal(ignored, SIG_IGN);
+}
+
+void bound_allocator() {
+  constexpr int kArenas = 4, kLargeBytes = 1 << 20;
+  ::mallopt(M_ARENA_MAX, kArenas);
+  ::mallopt(M_MMAP_THRESHOLD, kLargeBytes);
+  ::mallopt(M_TRIM_THRESHOLD, kLargeBytes);
 }
 
 Session::Session(serve::Server& server, engine::LoadRequest request, const ModelText& text)
@@ -65,6 +73,7 @@ void Session::load_and_run() {
     return;
   }
   engine_ = std::move(loaded).value();
+  ::malloc_trim(0);  // what reading the header left
   engine_ready_ = engine_.get();
   serve::Backend backend;
   backend.engine = engine_.get(), backend.tokenizer = &text_.tokenizer;

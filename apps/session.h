@@ -15,6 +15,10 @@ namespace tally::apps {
 // process. To be called before any thread is started.
 void block_ending_signals();
 
+// Few arenas, and what is large goes back to the kernel when it is freed: the process holds what its accounts
+// say. To be called before any thread is started.
+void bound_allocator();
+
 class Session {
  public:
   // All three outlive run().

@@ -79,7 +79,7 @@ void load(const std::string& path, tally::tensor::KvCodec codec, bool is_planned
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using tally::tensor::KvCodec;
-  constexpr KvCodec kCodecs[] = {KvCodec::kF32, KvCodec::kBf16, KvCodec::kInt8};
+  constexpr KvCodec kCodecs[] = {KvCodec::kF32, KvCodec::kBf16, KvCodec::kInt8, KvCodec::kK8V4, KvCodec::kInt4};
   load(input_file(data, size), kCodecs[size % std::size(kCodecs)], size % 8 == 0);
   return 0;
 }

@@ -16,13 +16,9 @@ constexpr std::string_view kNames[] = {"weights", "kv", "activations", "runtime"
 
 size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
-void add_part(std::vector<std::pair<std::string, uint64_t>>& parts, std::string_view part, int64_t bytes) {
-  const auto found = std::find_if(parts.begin(), parts.end(), [&](const auto& p) { return p.first == part; });
-  if (found == parts.end()) {
-    parts.emplace_back(std::string(part), static_cast<uint64_t>(bytes));
-  } else {
-    found->second += static_cast<uint64_t>(bytes);
-  }
+AccountPart& part_of(std::vector<AccountPart>& parts, std::string_view name) {
+  const auto found = std::find_if(parts.begin(), parts.end(), [&](const auto& p) { return p.name == name; });
+  return found == parts.end() ? parts.emplace_back(AccountPart{.name = std::string(name)}) : *found;
 }
 
 // One byte in each 4 KiB page: the kernel maps a huge page at the first touch where it can.
@@ -34,27 +30,37 @@ void touch_pages(std::byte* data, size_t bytes) {
 
 std::string_view account_name(Account account) { return kNames[static_cast<size_t>(account)]; }
 
-void Accounts::set_planned(Account account, uint64_t bytes) {
+uint64_t Accounts::arena_bytes(uint64_t bytes) { return round_up(std::max<uint64_t>(bytes, 1), 4096); }
+
+void Accounts::plan(Account account, std::string_view part, uint64_t bytes) {
   const std::lock_guard lock(mutex_);
-  state_[static_cast<size_t>(account)].planned = bytes;
+  AccountUse& use = state_[static_cast<size_t>(account)];
+  AccountPart& p = part_of(use.parts, part);
+  use.planned += bytes - p.planned;
+  p.planned = bytes;
+}
+
+void Accounts::add(Account account, std::string_view part, int64_t bytes) {
+  AccountUse& use = state_[static_cast<size_t>(account)];
+  AccountPart& p = part_of(use.parts, part);
+  use.reserved += static_cast<uint64_t>(bytes), p.reserved += static_cast<uint64_t>(bytes);
+  use.peak = std::max(use.peak, use.reserved), p.peak = std::max(p.peak, p.reserved);
+  p.bookings += bytes > 0;
 }
 
 Result<Arena> Accounts::reserve(Account account, std::string_view part, size_t bytes,
                                 FirstTouch first_touch) {
-  const size_t size = round_up(std::max<size_t>(bytes, 1), 4096);
+  const size_t size = arena_bytes(bytes);
   {
     const std::lock_guard lock(mutex_);
     uint64_t total = 0;
-    for (const State& s : state_) total += s.reserved;
+    for (const AccountUse& use : state_) total += use.reserved;
     if (size > cap_bytes_ || total > cap_bytes_ - size) {
       return Error{ErrorCode::kUnavailable,
                    fmt::format("{} ({}) needs {} bytes, but {} of the cap of {} are taken",
                                account_name(account), part, size, total, cap_bytes_)};
     }
-    State& s = state_[static_cast<size_t>(account)];
-    s.reserved += size;
-    s.peak = std::max(s.peak, s.reserved);
-    add_part(s.parts, part, static_cast<int64_t>(size));
+    add(account, part, static_cast<int64_t>(size));
   }
   Arena arena;
   arena.accounts_ = this;
@@ -85,10 +91,7 @@ Result<Arena> Accounts::reserve(Account account, std::string_view part, size_t b
 
 void Accounts::book(Account account, std::string_view part, int64_t bytes) {
   const std::lock_guard lock(mutex_);
-  State& s = state_[static_cast<size_t>(account)];
-  s.reserved += static_cast<uint64_t>(bytes);
-  s.peak = std::max(s.peak, s.reserved);
-  add_part(s.parts, part, bytes);
+  add(account, part, bytes);
 }
 
 void Accounts::set_used(Account account, uint64_t bytes) {
@@ -98,14 +101,15 @@ void Accounts::set_used(Account account, uint64_t bytes) {
 
 AccountUse Accounts::use(Account account) const {
   const std::lock_guard lock(mutex_);
-  const State& s = state_[static_cast<size_t>(account)];
-  return {s.planned, s.reserved, s.used == 0 ? s.reserved : s.used, s.peak, s.parts};
+  AccountUse use = state_[static_cast<size_t>(account)];
+  if (use.used == 0) use.used = use.reserved;
+  return use;
 }
 
 uint64_t Accounts::reserved_bytes() const {
   const std::lock_guard lock(mutex_);
   uint64_t total = 0;
-  for (const State& s : state_) total += s.reserved;
+  for (const AccountUse& use : state_) total += use.reserved;
   return total;
 }
 

@@ -22,9 +22,14 @@ enum class Account : uint8_t { kWeights, kKv, kActivations, kRuntime };
 inline constexpr size_t kAccountCount = 4;
 std::string_view account_name(Account account);  // "weights", "kv", …
 
+// A sub-account. Bytes, and how often it was added to.
+struct AccountPart {
+  std::string name;
+  uint64_t planned = 0, reserved = 0, peak = 0, bookings = 0;
+};
 struct AccountUse {
   uint64_t planned = 0, reserved = 0, used = 0, peak = 0;  // bytes
-  std::vector<std::pair<std::string, uint64_t>> parts;     // reserved, by sub-account
+  std::vector<AccountPart> parts;
 };
 
 class Arena;
@@ -37,7 +42,9 @@ class Accounts {
   explicit Accounts(uint64_t cap_bytes) : cap_bytes_(cap_bytes) {}
 
   uint64_t cap_bytes() const { return cap_bytes_; }
-  void set_planned(Account account, uint64_t bytes);
+  void plan(Account account, std::string_view part, uint64_t bytes);
+  // What reserve() books for so many bytes: whole pages.
+  static uint64_t arena_bytes(uint64_t bytes);
   // Maps a huge-page arena and books it. With kByOwner the caller writes all of it at once, or calls touch().
   // Errors: kUnavailable if the cap would be passed or the kernel refuses.
   Result<Arena> reserve(Account account, std::string_view part, size_t bytes,
@@ -51,13 +58,11 @@ class Accounts {
 
  private:
   friend class Arena;
-  struct State {
-    uint64_t planned = 0, reserved = 0, used = 0, peak = 0;
-    std::vector<std::pair<std::string, uint64_t>> parts;
-  };
+  // Adds to an account and a part of it. Requires: mutex_ is held.
+  void add(Account account, std::string_view part, int64_t bytes);
   const uint64_t cap_bytes_;
   mutable std::mutex mutex_;
-  std::array<State, kAccountCount> state_;  // guarded by mutex_
+  std::array<AccountUse, kAccountCount> state_;  // guarded by mutex_
 };
 
 // Anonymous memory aligned to 2 MiB, with huge pages asked for, zero at first. Returned to the kernel and the

@@ -16,12 +16,35 @@ TEST(Accounts, ReservesAlignedZeroedMemoryAndGivesItBack) {
     for (size_t i = 0; i < arena.size(); i += 1000) ASSERT_EQ(arena.data()[i], std::byte{0});
     arena.data()[arena.size() - 1] = std::byte{1};
     EXPECT_EQ(accounts.use(Account::kWeights).reserved, arena.size());
-    EXPECT_EQ(accounts.use(Account::kWeights).parts.at(0).first, "packed");
+    EXPECT_EQ(accounts.use(Account::kWeights).parts.at(0).name, "packed");
     Arena moved = std::move(arena);
     EXPECT_EQ(accounts.reserved_bytes(), moved.size());
   }
   EXPECT_EQ(accounts.reserved_bytes(), 0u);
   EXPECT_GE(accounts.use(Account::kWeights).peak, 5 * kMiB);
+}
+
+TEST(Accounts, PartsAreOfTheAccount) {
+  Accounts accounts(64 * kMiB);
+  accounts.plan(Account::kRuntime, "streams", 7);
+  accounts.plan(Account::kRuntime, "tokenizer", 5);
+  accounts.plan(Account::kRuntime, "streams", 9);  // planned anew, not twice
+  for (const int64_t bytes : {3, 4, -6}) accounts.book(Account::kRuntime, "streams", bytes);
+  AccountUse use = accounts.use(Account::kRuntime);
+  EXPECT_EQ(use.planned, 14u);
+  EXPECT_EQ(use.reserved, 1u);
+  EXPECT_EQ(use.used, 1u);
+  EXPECT_EQ(use.peak, 7u);
+  ASSERT_EQ(use.parts.size(), 2u);
+  EXPECT_EQ(use.parts[0].name, "streams");
+  EXPECT_EQ(use.parts[0].planned, 9u);
+  EXPECT_EQ(use.parts[0].reserved, 1u);
+  EXPECT_EQ(use.parts[0].peak, 7u);
+  EXPECT_EQ(use.parts[0].bookings, 2u);
+  EXPECT_EQ(use.parts[1].reserved, 0u);
+  const Arena arena = accounts.reserve(Account::kKv, "pool", 5000).value();
+  EXPECT_EQ(arena.size(), Accounts::arena_bytes(5000));
+  EXPECT_EQ(accounts.use(Account::kKv).parts[0].reserved, 8192u);
 }
 
 TEST(Accounts, TheCapHoldsOverTheSum) {

@@ -57,6 +57,11 @@ BlockMap Loop::block_map() const {
     if (info.state == kv::BlockState::kCached) block.state = BlockMap::State::kCached;
     block.owners = info.owners, block.tokens = info.fill, block.age_steps = info.age_steps;
   }
+  for (const auto& [seq, sequence] : sequences_) {
+    uint32_t tokens = 0;
+    for (const BlockId id : scheduler_.table(seq)) tokens += map.blocks[raw(id)].tokens;
+    if (tokens > 0) map.sequence_tokens.push_back(tokens);
+  }
   return map;
 }
 

@@ -37,6 +37,7 @@ struct BlockMap {
   };
   uint32_t block_tokens = 0;
   std::vector<Block> blocks;
+  std::vector<uint32_t> sequence_tokens;  // rows written, of each sequence that holds blocks
 };
 
 }  // namespace tally::engine

@@ -85,6 +85,7 @@ void Loop::take_tokens(int64_t now_us) {
     r.last_us = now_us;
     if (s.beams) continue;
     s.stream->append(picks_[i], now_us);
+    book_stream(s, s.stream->bytes_in_use());
     to_notify_.push_back(s.stream);
   }
 }

@@ -8,6 +8,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "engine/cache_view.h"
+#include "engine/step_log.h"
 #include "sample/beam.h"
 #include "sample/params.h"
 #include "sample/sampler.h"
@@ -142,6 +143,7 @@ struct Info {
   uint32_t max_model_len = 0, max_seqs = 0, block_tokens = 0, blocks = 0;
   std::string kv_type, isa, model_fingerprint;
   std::vector<Tuning> tuning;
+  std::vector<uint32_t> bf16_layers = {};  // those that the KV type does not suit
 };
 
 class Engine {
@@ -161,6 +163,8 @@ class Engine {
   // At most `max` events after number `since`; 0: from the oldest there is. For any thread, as block_map.
   virtual KvEvents kv_events(uint64_t since, size_t max) const = 0;
   virtual BlockMap block_map() const = 0;
+  // At most `max` steps after number `since`; never waits for the engine thread. Any thread.
+  virtual StepPage steps(uint64_t since, size_t max) const = 0;
 };
 
 }  // namespace tally::engine

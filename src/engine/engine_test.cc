@@ -99,7 +99,7 @@ TEST(Engine, PrefixHitGivesTheSameBits) {
 
 // Texts that part inside a block: the later one begins with rows copied from the earlier one's.
 TEST(Engine, HitInsideABlockGivesTheSameBits) {
-  for (const char* codec : {"f32", "bf16", "int8"}) {
+  for (const char* codec : {"f32", "bf16", "int8", "k8v4", "int4"}) {
     for (const size_t common : {size_t{4}, size_t{20}, size_t{47}, size_t{63}}) {
       LoadRequest request = small_request();
       request.settings.kv_type = codec;
@@ -235,48 +235,62 @@ TEST(Engine, SteadyStepAllocatesNothing) {
   EXPECT_EQ(allocations, 0u);
 }
 
-// ---- the plan
-// ----------------------------------------------------------------------------------------------------------------
-
-TEST(Plan, IsTheBytesThatAreReserved) {
-  LoadRequest request = small_request();
-  const MemoryPlan plan = plan_memory(request).value();
-  Hand hand(request);
-  for (const PlanAccount& a : plan.accounts) {
-    const base::AccountUse use = hand.accounts.use(a.account);
-    EXPECT_EQ(use.planned, a.bytes);
-    if (a.account == base::Account::kRuntime) continue;  // streams are booked as they come
-    EXPECT_GE(use.reserved + 4096 * use.parts.size(), a.bytes) << base::account_name(a.account);
-    EXPECT_LE(use.reserved, a.bytes + 4096 * (use.parts.size() + 1)) << base::account_name(a.account);
+// The log of steps and the totals are the same account.
+TEST(Engine, StepsAddUpToTheTotals) {
+  Hand hand(small_request());
+  hand.run({greedy(prompt(100, 1), 10), greedy(prompt(20, 2), 30)});
+  const StepPage page = hand.engine->steps(0, SIZE_MAX);
+  const Stats stats = hand.engine->stats();
+  ASSERT_EQ(page.steps.size(), page.last);
+  EXPECT_EQ(page.last, stats.steps_prefill + stats.steps_decode + stats.steps_mixed);
+  uint64_t prefill = 0, decode = 0, weights = 0, kv = 0;
+  int64_t ended_us = 0;
+  for (const StepRecord& r : page.steps) {
+    prefill += r.prefill_rows, decode += r.decode_rows, weights += r.weight_bytes, kv += r.kv_bytes;
+    int64_t sum = 0;
+    for (const int64_t us : r.phases_us) {
+      EXPECT_GE(us, 0);
+      sum += us;
+    }
+    EXPECT_EQ(sum, r.duration_us);
+    EXPECT_GE(r.begin_us, ended_us);
+    ended_us = r.begin_us + r.duration_us;
+    EXPECT_GT(r.flops, 0u);
+    EXPECT_EQ(r.blocks_free + r.blocks_held + r.blocks_cached, stats.blocks_total);
   }
-  EXPECT_LE(plan.total_bytes, plan.budget_bytes);
+  EXPECT_EQ(prefill, 120u);
+  EXPECT_EQ(decode, 9u + 29);
+  EXPECT_EQ(prefill, stats.rows_prefill);
+  EXPECT_EQ(decode, stats.rows_decode);
+  EXPECT_EQ(weights, stats.weight_bytes_read);
+  EXPECT_EQ(kv, stats.kv_bytes_read);
+  EXPECT_EQ(hand.engine->steps(page.last - 1, 10).steps.size(), 1u);
 }
 
-TEST(Plan, RefusesWhatCannotFit) {
+// A long answer is paid for as it grows, and not before.
+TEST(Engine, StreamsAreBookedAsTheyGrow) {
   LoadRequest request = small_request();
-  request.settings.memory_bytes = uint64_t{16} << 20;
-  const auto small = plan_memory(request);
-  ASSERT_FALSE(small);
-  EXPECT_EQ(small.error().code, base::ErrorCode::kUnavailable);
-  EXPECT_NE(small.error().message.find("weights"), std::string::npos) << small.error().message;
-
-  request = small_request();
-  request.settings.max_model_len = 100'000;
-  EXPECT_EQ(plan_memory(request).error().code, base::ErrorCode::kConfig);
-
-  request = small_request();
-  request.settings.kv_pool_bytes = uint64_t{1} << 40;
-  EXPECT_EQ(plan_memory(request).error().code, base::ErrorCode::kUnavailable);
-
-  request = small_request();
-  request.settings.isa = "amx";
-  const auto isa = plan_memory(request);
-  if (!isa) {
-    EXPECT_NE(isa.error().message.find("this CPU has scalar"), std::string::npos) << isa.error().message;
-  }
-
-  request.model_path = "tests/golden/tiny";
-  EXPECT_EQ(plan_memory(request).error().code, base::ErrorCode::kNoInput);
+  request.settings.max_model_len = 512;
+  Hand hand(request);
+  const auto booked = [&] {
+    for (const base::AccountPart& part : hand.accounts.use(base::Account::kRuntime).parts)
+      if (part.name == "token streams") return part.reserved;
+    return uint64_t{0};
+  };
+  Request endless = greedy(prompt(5, 1), 500);
+  endless.params.logprobs = -1, endless.params.ignore_eos = true;
+  const auto stream = hand.engine->submit(endless).streams.at(0);
+  const uint64_t empty = booked();
+  EXPECT_EQ(empty, TokenStream::bytes_in_use(0, 0));
+  hand.loop->step();
+  EXPECT_EQ(booked(), TokenStream::bytes_in_use(1, 0));
+  for (int i = 0; i < 200; ++i) hand.loop->step();
+  EXPECT_EQ(booked(), TokenStream::bytes_in_use(201, 0));
+  EXPECT_GT(booked(), TokenStream::bytes_in_use(1, 0));
+  EXPECT_LT(booked(), TokenStream::bytes_in_use(501, 0));
+  stream->cancel();
+  hand.loop->step();
+  EXPECT_EQ(booked(), 0u);
 }
 
 }  // namespace

@@ -42,13 +42,15 @@ Loop::Loop(Parts parts)
       ledger_(parts_.ledger),
       scheduler_(parts_.sched, ledger_),
       account_(parts_.info.max_model_len),
+      work_(*parts_.model, parts_.shape.layers, parts_.scratch.bytes(), parts_.sched.step_tokens),
       cost_(parts_.cost),
       published_(parts_.info.max_model_len) {
   const size_t seqs = parts_.sched.seqs_max, rows = parts_.sched.step_tokens;
   const size_t table = (parts_.sched.model_len_max + parts_.info.block_tokens - 1) / parts_.info.block_tokens;
   groups_.reserve(seqs);
   draws_.reserve(seqs);
-  copies_.reserve(2 * seqs + (parts_.sched.allocator == sched::Allocator::kReserve ? parts_.ledger.blocks : 0));
+  copies_.reserve(2 * seqs +
+                  (parts_.sched.allocator == sched::Allocator::kReserve ? parts_.ledger.blocks : 0));
   tokens_.reserve(rows);
   segments_.reserve(seqs);
   tables_.reserve(seqs * table);
@@ -59,7 +61,6 @@ Loop::Loop(Parts parts)
   for (size_t w = 0; w < parts_.pool->threads(); ++w) sample_scratch_.emplace_back(parts_.info.vocab_size);
   row_copies_.resize(parts_.pool->threads(), std::vector<float>(parts_.info.vocab_size));
   scheduler_.set_cost(parts_.cost);
-  kv_row_bytes_ = parts_.shape.block_bytes() / parts_.info.block_tokens;
   account_.totals.block_bytes = parts_.shape.block_bytes();
   publish(base::now_us());
 }
@@ -146,27 +147,27 @@ void Loop::nap() {
 
 // The heart: one pass of the journey.
 bool Loop::step() {
-  const int64_t begin = base::now_us();
+  Marks at;
+  at.begin_us = base::now_us();
   {
     const std::lock_guard lock(mailbox_->mutex);
     take_mail();
-    const sched::StepPlan& planned = plan(begin);
+    const sched::StepPlan& planned = plan(at.begin_us);
     if (planned.rows.empty()) {
-      publish(begin);
+      publish(at.begin_us);
       return false;
     }
-    pack(planned, begin);
+    at.planned_us = base::now_us();
+    pack(planned, at.begin_us);
   }
   copy_blocks();
-  const int64_t packed = base::now_us();
+  at.packed_us = base::now_us();
   forward();
-  const int64_t computed = base::now_us();
+  at.computed_us = base::now_us();
   pick();
-  const int64_t sampled = base::now_us();
-  account_.totals.pack_s += seconds(packed - begin);
-  account_.totals.forward_s += seconds(computed - packed);
-  account_.totals.sample_s += seconds(sampled - computed);
-  commit(begin, computed, sampled);
+  at.sampled_us = base::now_us();
+  commit(at);
+  log_step(at);
   return true;
 }
 
@@ -185,7 +186,7 @@ const sched::StepPlan& Loop::plan(int64_t now_us) {
 }
 
 void Loop::pack(const sched::StepPlan& planned, int64_t now_us) {
-  predicted_us_ = planned.predicted;
+  record_ = {.step = record_.step + 1, .predicted_us = static_cast<int64_t>(planned.predicted)};
   copies_.assign(planned.copies.begin(), planned.copies.end());
   groups_.clear(), draws_.clear(), tokens_.clear(), segments_.clear(), tables_.clear(), logits_rows_.clear();
   for (const sched::PlannedRows& rows : planned.rows) {
@@ -211,10 +212,13 @@ void Loop::pack(const sched::StepPlan& planned, int64_t now_us) {
         draws_.push_back({seq, sequences_.at(seq).get(), group, true, true});
       }
     }
-    account_.totals.rows_recompute += rows.recomputed;
-    (rows.decode ? account_.totals.rows_decode : account_.totals.rows_prefill) += rows.rows - rows.recomputed;
+    record_.recompute_rows += rows.recomputed;
+    (rows.decode ? record_.decode_rows : record_.prefill_rows) += rows.rows - rows.recomputed;
+    work_.add_rows(rows.position, rows.rows, record_);
     groups_.push_back(g);
   }
+  record_.sequences = groups_.size(), record_.logits_rows = logits_rows_.size();
+  work_.add_pass(record_);
 }
 
 // A sequence's queue time ends with its first row, or with that of the choice it had to take over.
@@ -235,18 +239,16 @@ void Loop::copy_blocks() {
 }
 
 void Loop::forward() {
-  parts_.model->forward({tokens_, segments_, tables_, logits_rows_}, view_, parts_.scratch, *parts_.pool);
-  account_.totals.weight_bytes_read += parts_.model->weight_bytes();
-  for (const Group& g : groups_)
-    account_.totals.kv_bytes_read += uint64_t{g.position + g.rows} * kv_row_bytes_;
+  parts_.model->forward({tokens_, segments_, tables_, logits_rows_, parts_.cascade}, view_, parts_.scratch,
+                        *parts_.pool);
 }
 
-void Loop::commit(int64_t begin_us, int64_t forward_us, int64_t sampled_us) {
+void Loop::commit(const Marks& at) {
   const int64_t now = base::now_us();
   uint32_t prefill_rows = 0, decode_rows = 0;
   for (const Group& g : groups_) {
     (g.decode ? decode_rows : prefill_rows) += g.rows;
-    account_rows(g, begin_us, forward_us, now);
+    account_rows(g, at.begin_us, at.computed_us, now);
   }
   take_tokens(now);
   {
@@ -275,19 +277,41 @@ void Loop::commit(int64_t begin_us, int64_t forward_us, int64_t sampled_us) {
       account_.token(s.receipt, s.previous_token_us, now, draws_[i].begins);
     }
     for (const sched::Ended& ended : scheduler_.commit(outcomes_, now)) end(ended.seq, ended.reason, now);
-    const double wall = seconds(now - begin_us);
+    const double wall = seconds(now - at.begin_us);
     const double rate = static_cast<double>(tokens_.size()) / std::max(wall, 1e-6);
     rows_per_second_ = rows_per_second_ == 0 ? rate : rows_per_second_ + (rate - rows_per_second_) / 16;
     account_.step(prefill_rows, decode_rows, wall);
+    account_.work(record_);
     if (parts_.sched.step_latency > 0 && prefill_rows > 0 && decode_rows > 0) {
-      cost_.observe(predicted_us_, static_cast<double>(now - begin_us));
+      cost_.observe(static_cast<double>(record_.predicted_us), static_cast<double>(now - at.begin_us));
       scheduler_.set_cost(cost_.now());
     }
     publish(now);
   }
-  account_.totals.commit_s += seconds(base::now_us() - sampled_us);
   for (const auto& stream : to_notify_) stream->notify();
   to_notify_.clear();
+}
+
+// The step's account: its seconds join the totals' phases, and its record the log.
+void Loop::log_step(const Marks& at) {
+  const int64_t end_us = base::now_us();
+  Stats& t = account_.totals;
+  StepRecord& r = record_;
+  const model::OpTimes& ops = parts_.scratch.times();
+  const auto us = [](double s) { return static_cast<int64_t>(s * 1e6); };
+  r.begin_us = at.begin_us, r.duration_us = end_us - at.begin_us;
+  r.phase(Phase::kPlan) = at.planned_us - at.begin_us, r.phase(Phase::kPack) = at.packed_us - at.planned_us;
+  r.phase(Phase::kLinear) = us(ops.linear_s), r.phase(Phase::kAttention) = us(ops.attention_s);
+  r.phase(Phase::kHead) = us(ops.head_s);
+  r.phase(Phase::kOther) = at.computed_us - at.packed_us - r.phase(Phase::kLinear) -
+                           r.phase(Phase::kAttention) - r.phase(Phase::kHead);
+  r.phase(Phase::kSample) = at.sampled_us - at.computed_us, r.phase(Phase::kCommit) = end_us - at.sampled_us;
+  r.running = t.running, r.waiting = t.waiting;
+  r.blocks_free = t.blocks_free, r.blocks_held = t.blocks_held, r.blocks_cached = t.blocks_cached;
+  log_.add(r);
+  t.plan_s += seconds(at.planned_us - at.begin_us), t.pack_s += seconds(at.packed_us - at.planned_us);
+  t.forward_s += seconds(at.computed_us - at.packed_us);
+  t.sample_s += seconds(at.sampled_us - at.computed_us), t.commit_s += seconds(end_us - at.sampled_us);
 }
 
 // The step's wall joins the stages of one sequence: what it waited before, then compute, then sampling and
@@ -319,7 +343,7 @@ void Loop::end(SeqId seq, EndReason reason, int64_t now_us) {
     s.stream->end(finish_of(reason), s.receipt);
     if (to_notify_.empty() || to_notify_.back() != s.stream) to_notify_.push_back(s.stream);
   }
-  book_stream(-static_cast<int64_t>(s.booked_bytes));
+  release_stream(s);
   sequences_.erase(found);
 }
 
@@ -346,7 +370,7 @@ void Loop::fail_all() {
       sequence->stream->end(Finish::kInternal, sequence->receipt);
       sequence->stream->notify();
     }
-    book_stream(-static_cast<int64_t>(sequence->booked_bytes));
+    release_stream(*sequence);
   }
   sequences_.clear();
   account_.totals.failed = true;

@@ -7,6 +7,7 @@
 #include "engine/cost.h"
 #include "engine/engine.h"
 #include "engine/step_account.h"
+#include "engine/step_work.h"
 #include "engine/stream.h"
 #include "kv/view.h"
 #include "model/model.h"
@@ -31,6 +32,7 @@ struct Parts {
   std::vector<TokenId> end_ids, suppressed_ids;  // ascending
   Info info;
   uint64_t stream_bytes_max = 0;  // of all answers that are under way or wait
+  bool cascade = true;            // model::Batch
   base::Accounts* accounts = nullptr;
 };
 
@@ -47,6 +49,7 @@ class Loop final : public Engine {
   uint64_t reset_prefix_cache() override;
   KvEvents kv_events(uint64_t since, size_t max) const override;
   BlockMap block_map() const override;
+  StepPage steps(uint64_t since, size_t max) const override { return log_.read(since, max); }
 
   // One step if there is work; false: nothing to do. For run() and for tests that drive the engine by hand.
   bool step();
@@ -59,9 +62,13 @@ class Loop final : public Engine {
     std::shared_ptr<const sample::Params> params;
     uint32_t choice = 0;
     Receipt receipt;
-    int64_t mark_us = 0;            // time up to here is accounted
-    int64_t previous_token_us = 0;  // commit of the token before the last
-    uint64_t booked_bytes = 0;
+    int64_t mark_us = 0;                            // time up to here is accounted
+    int64_t previous_token_us = 0;                  // commit of the token before the last
+    uint64_t promised_bytes = 0, booked_bytes = 0;  // of the stream: room, and what is in use
+  };
+  // Instants between the phases of a step.
+  struct Marks {
+    int64_t begin_us = 0, planned_us = 0, packed_us = 0, computed_us = 0, sampled_us = 0;
   };
   // A planned row group of this step, with what the unlocked phases need.
   struct Group {
@@ -94,12 +101,14 @@ class Loop final : public Engine {
   void advance_beams();
   void take_tokens(int64_t now_us);
   void begin_choice(const Draw& draw);
-  void commit(int64_t begin_us, int64_t forward_us, int64_t sampled_us);
+  void commit(const Marks& marks);
+  void log_step(const Marks& marks);
   void account_rows(const Group& group, int64_t begin_us, int64_t sampled_us, int64_t end_us);
   Submitted add_sequences(Request request, const sched::Admission& admission, SeqId first,
                           uint32_t prompt_tokens);
   bool streams_fit(const Request& request, const sched::Request& wanted) const;
-  void book_stream(int64_t bytes);
+  void book_stream(Sequence& sequence, uint64_t bytes_in_use);
+  void release_stream(Sequence& sequence);
   void note_scheduled(Sequence& sequence, int64_t now_us);
   void end_beam(BeamFamily& beams, Finish finish, const Receipt& receipt, int64_t now_us);
   void end(SeqId seq, sched::EndReason reason, int64_t now_us);
@@ -115,15 +124,16 @@ class Loop final : public Engine {
   kv::Ledger ledger_;
   sched::Scheduler scheduler_;
   std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences_;
-  uint64_t next_seq_ = 1, stream_bytes_ = 0;
+  uint64_t next_seq_ = 1, promised_bytes_ = 0;
   bool stopping_ = false, failed_ = false;
   int64_t stop_deadline_us_ = 0;
   double rows_per_second_ = 0;  // recent, for Retry-After
 
   // Engine thread only.
   StepAccount account_;
+  StepWork work_;
+  StepRecord record_;  // of this step
   CostFollower cost_;
-  double predicted_us_ = 0;  // of this step
   std::vector<Group> groups_;
   std::vector<Draw> draws_;
   std::vector<sched::BlockCopy> copies_;
@@ -135,7 +145,8 @@ class Loop final : public Engine {
   std::vector<sched::Outcome> outcomes_;
   std::vector<std::shared_ptr<TokenStream>> to_notify_;
   std::vector<sample::Scratch> sample_scratch_;  // one a worker
-  uint64_t kv_row_bytes_ = 0;                    // of one position over all layers
+
+  StepLog log_;  // read by any thread
 
   mutable std::mutex stats_mutex_;
   StepAccount published_;  // guarded by stats_mutex_

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,7 @@ struct Policy {
   std::string batching = "continuous";  // or "static"
   std::string allocator = "paged";      // or "reserve"
   int64_t step_latency_us = 0;          // what a step with decode rows may take; 0: no bound
+  bool cascade = true;                  // blocks that running sequences share are attended once for all
 };
 
 struct Settings {
@@ -42,14 +44,21 @@ struct TuneRequest {
   std::string file;
 };
 
+// A look at the KV type once the model is loaded: layers that it does not suit keep bf16.
+struct KvCheckRequest {
+  std::string mode = "off";    // "auto": of types below int8 only; "on"
+  std::vector<TokenId> probe;  // some hundred tokens of text
+};
+
 // What the composition root knows beyond the settings.
 struct LoadRequest {
   std::string model_path;
   Settings settings;
   TuneRequest tune;
-  uint64_t runtime_bytes = 0;      // what the caller holds: tokenizer, connections
-  bool dequantize_to_f32 = false;  // tests: the exact mode
-  std::vector<TokenId> end_ids;    // of the tokenizer, ascending
+  KvCheckRequest kv_check;
+  uint64_t tokenizer_bytes = 0, connection_bytes = 0;  // what the caller holds
+  bool dequantize_to_f32 = false;                      // tests: the exact mode
+  std::vector<TokenId> end_ids;                        // of the tokenizer, ascending
   std::vector<TokenId> suppressed_ids;
   std::function<bool(uint64_t done, uint64_t total)> progress;  // false stops the load
 };
@@ -65,10 +74,13 @@ struct PlanAccount {
   std::vector<PlanPart> parts;
 };
 struct MemoryPlan {
-  std::vector<PlanAccount> accounts;
+  std::vector<PlanAccount> accounts;  // one each, in their order
   uint64_t total_bytes = 0, budget_bytes = 0;
   uint64_t kv_bytes_per_token = 0;
-  uint32_t blocks = 0, max_model_len = 0, max_seqs = 0;
+  uint32_t blocks = 0, block_tokens = 0, max_model_len = 0, max_seqs = 0;
+
+  uint64_t pool_tokens() const { return uint64_t{blocks} * block_tokens; }
+  const PlanAccount& of(base::Account account) const { return accounts[static_cast<size_t>(account)]; }
 };
 
 // Plans for a model file. Errors: kUnavailable with the table and what would fit; kConfig; kBadData;
@@ -76,6 +88,33 @@ struct MemoryPlan {
 base::Result<MemoryPlan> plan_memory(const LoadRequest& request);
 // The plan as lines for people.
 std::string plan_table(const MemoryPlan& plan);
+
+// A codec of the KV cache: what it costs, and what fits into the budget with it.
+struct KvOutlook {
+  struct Cell {
+    uint32_t context = 0, seqs = 0;
+    uint64_t total_bytes = 0;  // of all accounts, with every sequence at full length
+    bool fits = false;
+  };
+  std::string codec;
+  uint64_t block_bytes = 0;
+  double bytes_per_token = 0;
+  uint64_t break_even_tokens =
+      0;                      // context x concurrency at which the blocks are as many bytes as the weights
+  std::vector<Cell> cells;    // contexts x concurrencies
+  std::vector<Cell> longest;  // for each concurrency the longest context that fits; context 0: none
+  std::vector<Cell> most;     // for each context the most sequences; 0: not one
+};
+// A plan, or why there is none, and what could be had instead.
+struct Outlook {
+  MemoryPlan plan;                     // of what was refused: with the least pool there can be
+  std::optional<base::Error> refusal;  // kUnavailable
+  std::string architecture;
+  uint32_t layers = 0, context = 0;  // of the model
+  std::vector<KvOutlook> codecs;
+};
+// Errors: as plan_memory, but for what does not fit.
+base::Result<Outlook> look_ahead(const LoadRequest& request);
 
 // What an earlier start on such a machine kept in a tuning file (TuneRequest); empty: nothing.
 std::vector<Tuning> kept_tuning(const std::string& file, std::string_view isa, uint32_t threads);

@@ -101,6 +101,12 @@ void StepAccount::step(uint32_t prefill_rows, uint32_t decode_rows, double wall_
   }
 }
 
+void StepAccount::work(const StepRecord& r) {
+  totals.rows_prefill += r.prefill_rows, totals.rows_decode += r.decode_rows;
+  totals.rows_recompute += r.recompute_rows;
+  totals.weight_bytes_read += r.weight_bytes, totals.kv_bytes_read += r.kv_bytes;
+}
+
 Stats StepAccount::snapshot() const {
   Stats s = totals;
   s.ttft = ttft.snapshot(), s.inter_token = inter_token.snapshot();

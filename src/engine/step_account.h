@@ -40,6 +40,7 @@ struct StepAccount {
   void prompt(const Receipt& receipt);
   void token(const Receipt& receipt, int64_t previous_us, int64_t now_us, bool shares_prompt);
   void step(uint32_t prefill_rows, uint32_t decode_rows, double seconds);
+  void work(const StepRecord& record);  // its rows and bytes
   Stats snapshot() const;
 };
 

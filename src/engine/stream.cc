@@ -12,21 +12,32 @@ TokenStream::TokenStream(SeqId seq, uint32_t tokens_max, uint8_t top, std::share
       top_(top),
       mailbox_(std::move(mailbox)),
       notify_(std::move(notify)),
-      records_(tokens_max),
-      tops_(size_t{tokens_max} * top) {}
+      records_max_(tokens_max),
+      records_(std::make_unique_for_overwrite<std::byte[]>(size_t{tokens_max} * sizeof(Record))),
+      tops_(std::make_unique_for_overwrite<std::byte[]>(size_t{tokens_max} * top *
+                                                        sizeof(sample::TokenLogprob))) {}
 
 uint64_t TokenStream::bytes(uint32_t tokens_max, uint8_t top) {
-  return uint64_t{tokens_max} * (sizeof(Record) + size_t{top} * sizeof(sample::TokenLogprob)) +
+  return tokens_max * token_bytes(top) + sizeof(TokenStream);
+}
+
+uint64_t TokenStream::token_bytes(uint8_t top) {
+  return sizeof(Record) + size_t{top} * sizeof(sample::TokenLogprob);
+}
+
+uint64_t TokenStream::bytes_in_use(uint64_t tokens, uint8_t top) {
+  constexpr uint64_t kPage = 4096;
+  const auto pages = [](uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; };
+  return pages(tokens * sizeof(Record)) + pages(tokens * top * sizeof(sample::TokenLogprob)) +
          sizeof(TokenStream);
 }
 
 bool TokenStream::next(TokenEvent& event) {
   if (read_ == written_.load(std::memory_order_acquire)) return false;
-  const Record& r = records_[read_];
+  const Record& r = *record(read_);
   event.id = r.id, event.is_end = r.is_end, event.logprob = r.logprob, event.time_us = r.time_us;
   event.top_count = r.top_count;
-  std::copy_n(tops_.begin() + static_cast<std::ptrdiff_t>(size_t{read_} * top_), r.top_count,
-              event.top.begin());
+  std::copy_n(tops(read_), r.top_count, event.top.begin());
   ++read_;
   return true;
 }
@@ -45,10 +56,10 @@ void TokenStream::cancel() {
 
 void TokenStream::append(const sample::Pick& pick, int64_t time_us) {
   const uint32_t i = written_.load(std::memory_order_relaxed);
-  TALLY_CHECK(i < records_.size(), "more tokens than the stream has room for", i);
+  TALLY_CHECK(i < records_max_, "more tokens than the stream has room for", i);
   const auto top = std::min(top_, pick.top_count);
-  records_[i] = {pick.id, pick.logprob, time_us, pick.is_end, top};
-  std::copy_n(pick.top.begin(), top, tops_.begin() + static_cast<std::ptrdiff_t>(size_t{i} * top_));
+  std::construct_at(record(i), Record{pick.id, pick.logprob, time_us, pick.is_end, top});
+  std::uninitialized_copy_n(pick.top.begin(), top, tops(i));
   written_.store(i + 1, std::memory_order_release);
 }
 

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -38,7 +39,11 @@ class TokenStream final : public Stream {
   void end(Finish finish, const Receipt& receipt);
   void notify() const;
 
+  // Of all tokens that it has room for; of each; and of those pages that so many tokens have touched.
   static uint64_t bytes(uint32_t tokens_max, uint8_t top);
+  static uint64_t token_bytes(uint8_t top);
+  static uint64_t bytes_in_use(uint64_t tokens, uint8_t top);
+  uint64_t bytes_in_use() const { return bytes_in_use(written_.load(std::memory_order_relaxed), top_); }
 
  private:
   struct Record {
@@ -48,14 +53,20 @@ class TokenStream final : public Stream {
     bool is_end = false;
     uint8_t top_count = 0;
   };
+  Record* record(size_t i) const { return reinterpret_cast<Record*>(records_.get()) + i; }
+  sample::TokenLogprob* tops(size_t i) const {
+    return reinterpret_cast<sample::TokenLogprob*>(tops_.get()) + i * top_;
+  }
+
   const SeqId seq_;
   const uint8_t top_;
   const std::shared_ptr<Mailbox> mailbox_;
   const std::function<void()> notify_;
 
-  // Filled by the engine thread up to written_, read by the reader up to it.
-  std::vector<Record> records_;
-  std::vector<sample::TokenLogprob> tops_;  // [records][top_]
+  // Filled by the engine thread up to written_, read by the reader up to it. Pages behind it are untouched.
+  const uint32_t records_max_;
+  std::unique_ptr<std::byte[]> records_;  // [records_max_] of Record
+  std::unique_ptr<std::byte[]> tops_;     // [records_max_][top_] of TokenLogprob
   std::atomic<uint32_t> written_{0};
   uint32_t read_ = 0;              // reader only
   Finish finish_ = Finish::kStop;  // published by done_

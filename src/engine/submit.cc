@@ -83,7 +83,7 @@ bool Loop::streams_fit(const Request& request, const sched::Request& wanted) con
   const auto left = static_cast<uint32_t>(parts_.info.max_model_len - prompt);
   const uint32_t tokens = request.max_tokens > 0 ? std::min(request.max_tokens, left) : left;
   const uint64_t bytes = wanted.choices * TokenStream::bytes(tokens, top);
-  return stream_bytes_ == 0 || stream_bytes_ + bytes <= parts_.stream_bytes_max;
+  return promised_bytes_ == 0 || promised_bytes_ + bytes <= parts_.stream_bytes_max;
 }
 
 // The sequences of a request that the scheduler took, and their streams.
@@ -94,7 +94,8 @@ Submitted Loop::add_sequences(Request request, const sched::Admission& admission
   if (request.beams) request.params.temperature = 0, request.params.logprobs = 0;
   const auto top = static_cast<uint8_t>(std::max(0, request.params.logprobs));
   Submitted result;
-  uint64_t booked = TokenStream::bytes(admission.max_tokens, top);
+  uint64_t promised = TokenStream::bytes(admission.max_tokens, top),
+           booked = TokenStream::bytes_in_use(0, top);
   for (uint32_t c = 0; c < request.choices; ++c) {
     const SeqId seq = beams ? first : SeqId{raw(first) + c};
     result.streams.push_back(
@@ -110,7 +111,8 @@ Submitted Loop::add_sequences(Request request, const sched::Admission& admission
                                   .tokens_max = admission.max_tokens,
                                   .row_tokens = sample::beam_tokens_of_row(width, ends)};
     family = std::make_shared<BeamFamily>(rules, first, result.streams);
-    booked = booked * request.choices / width + BeamFamily::bytes(rules) / width;
+    booked = BeamFamily::bytes(rules) / width;
+    promised = promised * request.choices / width + booked;
   }
   const auto params = std::make_shared<const sample::Params>(std::move(request.params));
   for (uint32_t c = 0; c < width; ++c) {
@@ -124,16 +126,24 @@ Submitted Loop::add_sequences(Request request, const sched::Admission& admission
     sequence->receipt.prompt_tokens = prompt_tokens;
     sequence->receipt.seed = params->seed;
     sequence->mark_us = now;
-    sequence->booked_bytes = booked;
-    book_stream(static_cast<int64_t>(booked));
+    sequence->promised_bytes = promised;
+    promised_bytes_ += promised;
+    book_stream(*sequence, booked);
     sequences_.emplace(SeqId{raw(first) + c}, std::move(sequence));
   }
   return result;
 }
 
-void Loop::book_stream(int64_t bytes) {
-  stream_bytes_ = static_cast<uint64_t>(static_cast<int64_t>(stream_bytes_) + bytes);
-  parts_.accounts->book(base::Account::kRuntime, "token streams", bytes);
+void Loop::book_stream(Sequence& s, uint64_t bytes_in_use) {
+  if (bytes_in_use == s.booked_bytes) return;
+  parts_.accounts->book(base::Account::kRuntime, "token streams",
+                        static_cast<int64_t>(bytes_in_use) - static_cast<int64_t>(s.booked_bytes));
+  s.booked_bytes = bytes_in_use;
+}
+
+void Loop::release_stream(Sequence& s) {
+  promised_bytes_ -= s.promised_bytes;
+  book_stream(s, 0);
 }
 
 }  // namespace tally::engine

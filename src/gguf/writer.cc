@@ -209,6 +209,12 @@ std::string Writer::header() const {
   return out;
 }
 
+uint64_t Writer::data_bytes() const {
+  uint64_t bytes = 0;
+  for (const Tensor& tensor : tensors_) bytes += tensor.bytes + padding(tensor.bytes);
+  return bytes;
+}
+
 std::string Writer::bytes() const {
   std::string out = header();
   for (const Tensor& tensor : tensors_) {

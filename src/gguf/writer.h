@@ -41,6 +41,10 @@ class Writer {
   // A tensor whose data is streamed. Requires (checked): either all tensors or none.
   void declare_tensor(std::string_view name, tensor::DType type, const tensor::Shape& shape);
 
+  // The file up to where the data begins, and the bytes of the data behind it: a sparse file of both opens as
+  // a model.
+  std::string header() const;
+  uint64_t data_bytes() const;
   // The whole file as bytes (tests cut and flip them).
   std::string bytes() const;
   // Writes to a temporary name beside `path`, syncs, renames. Errors: kIo.
@@ -58,7 +62,6 @@ class Writer {
   };
   void add(std::string_view name, tensor::DType type, const tensor::Shape& shape);
   size_t padding(uint64_t bytes) const { return (alignment_ - bytes % alignment_) % alignment_; }
-  std::string header() const;  // up to the start of the data
 
   uint64_t alignment_ = 32;
   std::string metadata_;

@@ -162,9 +162,16 @@ struct AttentionKernels {
   Isa isa;
 };
 
-// The plain three-step form over any codec's decoded cache: scores, full-row softmax, weighted sum; the baseline of
-// `--attention standard`. Scratch: attend_standard_scratch_bytes.
-void attend_standard(const AttendArgs& args, const AttentionKernels& codec);
+// A part of the score matrix [heads][rows][context] f32 in memory: rows of one head, and heads, lie so many floats apart.
+struct ScoreMatrix {
+  float* scores = nullptr;
+  size_t head_stride = 0, row_stride = 0;
+};
+
+// The textbook form over any codec's decoded cache: all scores of the call into memory, a softmax of each row, weighted
+// sums; the baseline of `--attention standard`. Rows of `matrix` hold position + tokens floats or more.
+// Scratch: attend_standard_scratch_bytes.
+void attend_standard(const AttendArgs& args, const AttentionKernels& codec, const ScoreMatrix& matrix);
 size_t attend_standard_scratch_bytes(const tensor::KvLayout& layout, size_t context);
 
 // ---- The table ---------------------------------------------------------------------------------------------------------------

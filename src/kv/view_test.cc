@@ -20,19 +20,27 @@ TEST(KvLayout, HasTheSizesOfTheFormat) {
   EXPECT_EQ(l.block_bytes, 135168u);
   EXPECT_EQ(l.value_offset, 64u * 128);
   EXPECT_EQ(l.tail_offset, 64u * 256);
+  EXPECT_EQ(make_kv_layout(KvCodec::kK8V4, 8, 128, 128, 64).head_block_bytes, 13568u);
+  EXPECT_EQ(make_kv_layout(KvCodec::kInt4, 8, 128, 128, 64).head_block_bytes, 10240u);
 }
 
 TEST(KvLayout, PadsColumnsAndHeadBlocks) {
-  for (const uint32_t block : {16u, 32u, 64u, 128u})
-    for (const uint32_t dim : {8u, 12u, 24u, 80u, 96u}) {
-      const KvLayout l = make_kv_layout(KvCodec::kInt8, 3, dim, dim, block);
-      EXPECT_EQ(l.key_columns % 16, 0u);
-      EXPECT_GE(l.key_columns, dim);
-      EXPECT_LT(l.key_columns, dim + 16);
-      EXPECT_EQ(l.head_block_bytes % 64, 0u);
-      EXPECT_EQ(l.block_bytes, 3 * l.head_block_bytes);
-      EXPECT_GE(l.head_block_bytes, l.tail_offset + size_t{8} * block);
-    }
+  for (const tensor::KvCodecInfo& codec : tensor::kKvCodecs)
+    for (const uint32_t block : {16u, 32u, 64u, 128u})
+      for (const uint32_t dim : {8u, 12u, 24u, 80u, 96u}) {
+        const KvLayout l = make_kv_layout(codec.codec, 3, dim, dim + 8, block);
+        const uint32_t unit = codec.value == tensor::KvFormat::kNibble ? 32 : 16;
+        EXPECT_EQ(l.key_columns % unit, 0u);
+        EXPECT_EQ(l.value_columns % unit, 0u);
+        EXPECT_GE(l.key_columns, dim);
+        EXPECT_LT(l.key_columns, dim + unit);
+        EXPECT_LT(l.value_columns, dim + 8 + unit);
+        for (const size_t offset : {l.value_offset, l.tail_offset, l.value_scale_offset, l.head_block_bytes})
+          EXPECT_EQ(offset % 64, 0u) << codec.name;
+        EXPECT_EQ(l.block_bytes, 3 * l.head_block_bytes);
+        EXPECT_GE(l.head_block_bytes,
+                  l.value_scale_offset + block * tensor::kv_scale_bytes(codec.value, l.value_columns));
+      }
 }
 
 std::vector<KvLayout> two_layers() {

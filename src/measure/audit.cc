@@ -161,7 +161,27 @@ class Auditor {
     for (const double share : q_.trace.kv_utilisations) sum += share;
     const size_t n = q_.trace.kv_utilisations.size();
     out["kv_utilisation_mean"] = n > 0 ? json(sum / static_cast<double>(n)) : json(nullptr);
-    out["plan_bytes"] = nullptr, out["plan_error_ratio"] = nullptr, out["unaccounted_bytes"] = nullptr;
+    tell_plan(peak);
+  }
+
+  // The plan against what was in use at the peak; unaccounted: the most that was seen.
+  void tell_plan(uint64_t peak_bytes) {
+    std::optional<int64_t> planned, unaccounted;
+    for (const MemorySample& m : q_.trace.memory) {
+      if (!m.accounts.is_object()) continue;
+      if (m.accounts.contains("planned_bytes")) planned = m.accounts["planned_bytes"].get<int64_t>();
+      if (m.accounts.contains("unaccounted_bytes"))
+        unaccounted =
+            std::max(unaccounted.value_or(INT64_MIN), m.accounts["unaccounted_bytes"].get<int64_t>());
+      if (m.accounts.contains("measured_rss_anon_bytes") && !m.rss_anon)
+        peak_bytes = std::max(peak_bytes, m.accounts["measured_rss_anon_bytes"].get<uint64_t>());
+    }
+    json& out = out_.figures;
+    const bool is_known = planned && *planned > 0 && peak_bytes > 0;
+    out["plan_bytes"] = planned ? json(*planned) : json(nullptr);
+    out["plan_error_ratio"] =
+        is_known ? json(static_cast<double>(peak_bytes) / static_cast<double>(*planned) - 1) : json(nullptr);
+    out["unaccounted_bytes"] = unaccounted ? json(*unaccounted) : json(nullptr);
   }
 
   const AuditQuestion& q_;

@@ -50,7 +50,7 @@ class Generator {
   Generator(const BlockSpec& spec, LoadLive& live)
       : spec_(spec),
         live_(live),
-        watch_(io_, spec.endpoint, spec.pid, spec.has_metrics),
+        watch_(io_, spec.endpoint, spec.windows),
         arrival_(io_),
         tick_(io_),
         start_(std::chrono::steady_clock::now()) {}
@@ -159,6 +159,7 @@ BlockTrace Generator::run() {
   out_.cpu_s = thread_cpu_s() - cpu_s;
   out_.wall_s = seconds(std::chrono::steady_clock::now() - start_);
   out_.memory = watch_.take();
+  out_.step_pages = watch_.take_steps();
   out_.kv_utilisations = watch_.utilisations();
   out_.kv_peak_bytes = watch_.kv_peak_bytes();
   return std::move(out_);

@@ -24,14 +24,14 @@ struct BlockSpec {
   uint32_t in_flight_max = 0;      // of an open loop; 0: no limit. Who waits for a place waits on the clock
   double timeout_s = 600;
   bool is_stream = true;
-  std::optional<int> pid;  // of the server, to be watched
-  bool has_metrics = false;
+  Windows windows = {};  // through which the server is watched
 };
 
 // What came of it, and what measuring cost.
 struct BlockTrace {
   std::vector<RequestRecord> requests;  // those that were sent
   std::vector<MemorySample> memory;
+  std::vector<std::string> step_pages;  // of /v1/steps
   std::vector<double> kv_utilisations;
   uint64_t kv_peak_bytes = 0;
   std::vector<double> send_lags_s;  // from the instant a request was due to its sending; open loop

@@ -52,9 +52,7 @@ struct Bench {
                          .arrivals_s = std::move(arrivals_s),
                          .in_flight_max = in_flight_max,
                          .timeout_s = timeout_s,
-                         .is_stream = true,
-                         .pid = std::nullopt,
-                         .has_metrics = false};
+                         .is_stream = true};
     return run_block(spec, live);
   }
 
@@ -210,8 +208,7 @@ TEST(Generator, TellsWhenNobodyListens) {
                        .workload = workload,
                        .bytes_of = [](const PlannedRequest&) { return std::string("x"); },
                        .users = 2,
-                       .arrivals_s = {},
-                       .pid = std::nullopt};
+                       .arrivals_s = {}};
   LoadLive live;
   const BlockTrace trace = run_block(spec, live);
   ASSERT_EQ(trace.requests.size(), 3u);

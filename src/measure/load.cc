@@ -78,9 +78,8 @@ struct LoadBench::State {
   std::string file;
   std::vector<std::string> notes;
 
-  BlockTrace send(size_t server, const Workload& workload, const Level& level, std::vector<double> arrivals_s,
-                  LoadLive& live) const {
-    const KnownServer& known = servers[server];
+  BlockTrace send(const KnownServer& known, const Workload& workload, const Level& level,
+                  std::vector<double> arrivals_s, const Windows& windows, LoadLive& live) const {
     const BlockSpec block{
         .endpoint = known.endpoint,
         .workload = workload,
@@ -90,8 +89,7 @@ struct LoadBench::State {
         .in_flight_max = spec.in_flight_max,
         .timeout_s = spec.timeout_s,
         .is_stream = spec.is_stream,
-        .pid = known.pid,
-        .has_metrics = known.has_metrics};
+        .windows = windows};
     return run_block(block, live);
   }
 
@@ -152,7 +150,9 @@ void LoadBench::warm_up(size_t server, LoadLive& live) {
   WorkloadSpec wanted = state_->spec.workload;
   wanted.seed += kWarmUpSeed;
   wanted.requests = wanted.requests > 0 ? std::min(wanted.requests, kWarmUpRequests) : kWarmUpRequests;
-  state_->send(server, state_->workload(wanted, 0), {.is_open = false, .value = 2}, {}, live);
+  const KnownServer& known = state_->servers[server];
+  state_->send(known, state_->workload(wanted, 0), {.is_open = false, .value = 2}, {}, windows_of(known),
+               live);
 }
 
 LoadBlock LoadBench::run(size_t server, const Level& level, uint32_t repetition, LoadLive& live) {
@@ -167,7 +167,8 @@ LoadBlock LoadBench::run(size_t server, const Level& level, uint32_t repetition,
       .server = server, .level = level, .repetition = repetition, .run = {}, .figures = {}, .by_class = {}};
   const std::string started = wall_clock();
   const Surroundings before = state_->surroundings(known);
-  BlockTrace trace = state_->send(server, workload, level, std::move(arrivals_s), live);
+  const Windows windows = windows_of(known);
+  BlockTrace trace = state_->send(known, workload, level, std::move(arrivals_s), windows, live);
   const Surroundings after = state_->surroundings(known);
 
   const Slo* slo = spec.has_slo() ? &spec.slo : nullptr;
@@ -184,6 +185,7 @@ LoadBlock LoadBench::run(size_t server, const Level& level, uint32_t repetition,
                                .is_local = known.facts.is_local});
   out.run.requests = std::move(trace.requests);
   out.run.memory = std::move(trace.memory);
+  out.run.steps = steps_of(known, windows.last_step, trace.step_pages);
   out.run.head = head_of({spec, known, workload, out, verdict, started, trace.is_stopped});
   return out;
 }

@@ -16,7 +16,8 @@ using base::ErrorCode;
 using base::Result;
 using nlohmann::json;
 
-constexpr size_t kWordsMin = 64;  // single tokens; fewer make prompts of a few words over and over
+constexpr size_t kStepPagesMax = 64;  // that are fetched after a block
+constexpr size_t kWordsMin = 64;      // single tokens; fewer make prompts of a few words over and over
 
 // A JSON object that the server gives under `path`; null: none.
 json page_of(Caller& caller, std::string_view path) {
@@ -116,6 +117,8 @@ Result<KnownServer> meet_server(const ServerAddress& address, const LoadSpec& sp
   const ServerMetrics metrics = metrics_of(out);
   out.facts.model_labels = metrics.model, out.facts.build_labels = metrics.build;
   out.has_metrics = metrics.running.has_value();
+  out.has_accounts =
+      page_of(caller, "/v1/accounts").is_object() && page_of(caller, "/v1/steps?last=1").is_object();
   if (out.endpoint.is_loopback()) out.pid = listener_of(out.endpoint.address.port());
   if (out.pid && !process_times(*out.pid)) out.pid.reset();
   out.facts.is_local = out.pid.has_value();
@@ -126,6 +129,38 @@ ServerMetrics metrics_of(const KnownServer& server) {
   Caller caller(server.endpoint);
   const auto answer = caller.call({.method = "GET", .path = "/metrics", .body = ""});
   return answer && answer->status == 200 ? parse_metrics(answer->body) : ServerMetrics{};
+}
+
+Windows windows_of(const KnownServer& server) {
+  Windows out{.pid = server.pid,
+              .has_metrics = server.has_metrics,
+              .has_accounts = server.has_accounts,
+              .last_step = 0};
+  if (!server.has_accounts) return out;
+  Caller caller(server.endpoint);
+  const auto answer = caller.call({.method = "GET", .path = "/v1/steps?last=1", .body = ""});
+  if (answer && answer->status == 200) out.last_step = last_step_of(answer->body);
+  return out;
+}
+
+std::vector<json> steps_of(const KnownServer& server, uint64_t since, const std::vector<std::string>& pages) {
+  std::vector<json> out;
+  const auto take = [&](const std::string& page) {
+    auto parsed = parse_object(page);
+    if (!parsed || !parsed->contains("steps") || !(*parsed)["steps"].is_array()) return;
+    for (json& step : (*parsed)["steps"])
+      if (step.is_object()) out.push_back(std::move(step));
+    if (const uint64_t last = last_step_of(page); last > 0) since = last;
+  };
+  for (const std::string& page : pages) take(page);
+  if (!server.has_accounts) return out;
+  Caller caller(server.endpoint);
+  for (size_t page = 0, before = SIZE_MAX; before != out.size() && page < kStepPagesMax; ++page) {
+    before = out.size();
+    const auto answer = caller.call({.method = "GET", .path = steps_path(since), .body = ""});
+    if (answer && answer->status == 200) take(answer->body);
+  }
+  return out;
 }
 
 bool reset_prefix_cache(const KnownServer& server) {

@@ -17,7 +17,7 @@ struct KnownServer {
   Endpoint endpoint;
   ServerFacts facts;
   std::optional<int> pid;
-  bool has_metrics = false;
+  bool has_metrics = false, has_accounts = false;
   std::vector<uint32_t> word_ids;  // of common_words(), kNoId where a word is several tokens; empty: unknown
 };
 inline constexpr uint32_t kNoId = ~uint32_t{0};
@@ -27,6 +27,12 @@ base::Result<KnownServer> meet_server(const ServerAddress& address, const LoadSp
 
 // Metrics now; empty where there are none.
 ServerMetrics metrics_of(const KnownServer& server);
+
+// What may be looked at from now on.
+Windows windows_of(const KnownServer& server);
+// The steps of pages that were fetched meanwhile, and those since.
+std::vector<nlohmann::json> steps_of(const KnownServer& server, uint64_t since,
+                                     const std::vector<std::string>& pages);
 
 // POST /reset_prefix_cache. False: the server has no such thing, or does not let us.
 bool reset_prefix_cache(const KnownServer& server);

@@ -1,5 +1,6 @@
 #include "measure/watch.h"
 
+#include "measure/store.h"
 #include "measure/watch_proc.h"
 
 #include <algorithm>
@@ -11,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kMetricsEvery = 5;  // samples
+constexpr uint64_t kTurns = 5;  // samples, in which each page is asked for once
 constexpr size_t kPageBytesMax = size_t{8} << 20;
 
 struct Wanted {
@@ -107,22 +108,56 @@ json ServerMetrics::load_json() const {
   return out;
 }
 
-ServerWatch::ServerWatch(boost::asio::io_context& io, const Endpoint& endpoint, std::optional<int> pid,
-                         bool has_metrics)
-    : pid_(pid),
-      has_metrics_(has_metrics),
-      request_(request_bytes(endpoint, {.method = "GET", .path = "/metrics", .body = ""})),
-      connection_(Connection::create(io, endpoint)) {}
+json accounts_summary(std::string_view page) {
+  const auto parsed = parse_object(page);
+  if (!parsed || !parsed->contains("accounts") || !(*parsed)["accounts"].is_object()) return nullptr;
+  json out = json::object();
+  for (const auto& [name, account] : (*parsed)["accounts"].items())
+    if (account.is_object() && account.contains("reserved_bytes")) out[name] = account["reserved_bytes"];
+  for (const char* key : {"planned_bytes", "reserved_bytes", "measured_rss_anon_bytes", "unaccounted_bytes"})
+    if (const auto at = parsed->find(key); at != parsed->end() && at->is_number_integer()) out[key] = *at;
+  return out;
+}
+
+uint64_t last_step_of(std::string_view page) {
+  constexpr std::string_view kKey = "{\"step\":";
+  const size_t at = page.rfind(kKey);
+  if (at == std::string_view::npos) return 0;
+  uint64_t step = 0;
+  std::from_chars(page.data() + at + kKey.size(), page.data() + page.size(), step);
+  return step;
+}
+
+std::string steps_path(uint64_t since) { return "/v1/steps?since=" + std::to_string(since); }
+
+ServerWatch::ServerWatch(boost::asio::io_context& io, const Endpoint& endpoint, const Windows& windows)
+    : endpoint_(endpoint), windows_(windows), connection_(Connection::create(io, endpoint)) {
+  page_.last_step = windows.last_step;
+}
 
 void ServerWatch::sample(double at_s) {
-  if (!pid_ && !has_metrics_) return;
+  if (!windows_.pid && !windows_.has_metrics) return;
   MemorySample sample;
   sample.at_s = at_s;
-  if (pid_) read_process_memory(*pid_, sample);
+  if (windows_.pid) read_process_memory(*windows_.pid, sample);
   sample.load = std::exchange(page_.load, json());
-  if (has_metrics_ && ticks_++ % kMetricsEvery == 0 && !connection_->is_busy())
-    connection_->start(request_, page_, std::chrono::seconds(5));
+  sample.accounts = std::exchange(page_.accounts, json());
   samples_.push_back(std::move(sample));
+  const uint64_t turn = ticks_++ % kTurns;
+  if (turn == 0 && windows_.has_metrics) ask(Asked::kMetrics);
+  if (turn == 2 && windows_.has_accounts) ask(Asked::kAccounts);
+  if (turn == 3 && windows_.has_accounts) ask(Asked::kSteps);
+}
+
+void ServerWatch::ask(Asked what) {
+  if (connection_->is_busy()) return;
+  const std::string steps = steps_path(page_.last_step);
+  const std::string_view path = what == Asked::kMetrics    ? "/metrics"
+                                : what == Asked::kAccounts ? "/v1/accounts"
+                                                           : std::string_view(steps);
+  page_.asked = what;
+  request_ = request_bytes(endpoint_, {.method = "GET", .path = path, .body = ""});
+  connection_->start(request_, page_, std::chrono::seconds(5));
 }
 
 void ServerWatch::stop() { connection_->give_up("stopped"); }
@@ -135,6 +170,14 @@ bool ServerWatch::Page::on_body(std::string_view bytes, Instant) {
 
 void ServerWatch::Page::on_end(std::string_view failure, Instant) {
   if (!failure.empty() || !is_good) return;
+  if (asked == Asked::kAccounts) {
+    accounts = accounts_summary(body);
+    return;
+  }
+  if (asked == Asked::kSteps) {  // parsed when nothing is measured any more
+    if (const uint64_t last = last_step_of(body); last > 0) last_step = last, steps.push_back(body);
+    return;
+  }
   const ServerMetrics metrics = parse_metrics(body);
   load = metrics.load_json();
   if (const auto share = metrics.kv_utilisation()) utilisations.push_back(*share);

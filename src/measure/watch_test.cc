@@ -45,6 +45,19 @@ TEST(Metrics, AreAbsentWithoutThem) {
     parse_metrics(kPage.substr(0, cut));  // never beyond the end
 }
 
+TEST(Pages, OfAccountsAndStepsGiveWhatIsStored) {
+  const nlohmann::json accounts = accounts_summary(
+      R"({"accounts":{"kv":{"reserved_bytes":7,"parts":{}},"odd":3},"planned_bytes":9,"unaccounted_bytes":-2,"x":1})");
+  EXPECT_EQ(accounts, nlohmann::json({{"kv", 7}, {"planned_bytes", 9}, {"unaccounted_bytes", -2}}));
+  EXPECT_TRUE(accounts_summary("{}").is_null());
+  EXPECT_TRUE(accounts_summary("no JSON").is_null());
+
+  EXPECT_EQ(last_step_of(R"({"last_step":99,"steps":[{"step":7,"kind":"decode"},{"step":8,"t_us":5}]})"), 8u);
+  EXPECT_EQ(last_step_of(R"({"last_step":99,"steps":[]})"), 0u);
+  EXPECT_EQ(last_step_of(R"({"step":)"), 0u);
+  EXPECT_EQ(steps_path(12), "/v1/steps?since=12");
+}
+
 TEST(Proc, KnowsThisProcess) {
   const ScriptedServer server([](Talk&, const Heard&) {});
   const auto endpoint = resolve(server.url(), "");

@@ -145,7 +145,8 @@ void attend_item(const Program& program, const StepContext& step, const Instruct
   args.scratch = s.worker(worker);
   args.nonfinite = s.worker_nonfinite.data() + worker * s.limits.rows_max + tile.row_begin;
   if (s.limits.standard_attention)
-    return kernels::attend_standard(args, step.kernels->attention_for(args.kv.layout->codec));
+    return kernels::attend_standard(args, step.kernels->attention_for(args.kv.layout->codec),
+                                    s.score_rows(call.head * args.group, tile.row_begin));
   if (tile.pieces == 1) return call.run(args);
   kernels::AttendCut cut = cut_of(call, tile);
   cut.span_begin = piece.span_begin, cut.span_end = piece.span_end;

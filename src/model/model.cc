@@ -86,6 +86,14 @@ std::vector<RopeTable> bare_ropes(const ModelSpec& spec) {
   return tables;
 }
 
+// [heads][rows][context], written by a layer after the other.
+size_t matrix_bytes(const ModelSpec& spec, const StepLimits& limits) {
+  if (!limits.standard_attention) return 0;
+  size_t heads = 0;
+  for (const LayerSpec& layer : spec.layer) heads = std::max<size_t>(heads, layer.heads);
+  return heads * limits.rows_max * limits.context_max * sizeof(float);
+}
+
 size_t attend_bytes(const ModelSpec& spec, const StepLimits& limits,
                     const std::vector<tensor::KvLayout>& layouts) {
   size_t bytes = 0;
@@ -121,6 +129,7 @@ std::span<float> Scratch::logits(size_t index) const {
 }
 std::span<const uint8_t> Scratch::nonfinite() const { return {state_->nonfinite.data(), state_->rows}; }
 const OpTimes& Scratch::times() const { return state_->times; }
+size_t Scratch::bytes() const { return state_->arena.size() + state_->scores.size(); }
 
 Model::Model(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Model::Model(Model&&) noexcept = default;
@@ -129,6 +138,12 @@ Model::~Model() = default;
 
 const ModelSpec& Model::spec() const { return state_->spec; }
 uint64_t Model::weight_bytes() const { return state_->weights.matrix_bytes(); }
+uint64_t Model::row_flops() const {
+  return 2 * state_->weights.matrix_values(state_->spec.tied_output, false);
+}
+uint64_t Model::logits_flops() const {
+  return 2 * state_->weights.matrix_values(state_->spec.tied_output, true);
+}
 const std::string& Model::fingerprint() const { return state_->fingerprint; }
 const std::vector<std::string>& Model::unused_tensors() const { return state_->unused; }
 
@@ -182,23 +197,15 @@ Result<std::vector<std::string>> Model::find_unused_tensors(const gguf::File& fi
   return std::move(plan.unused);
 }
 
-Result<size_t> Model::scratch_bytes(const gguf::File& file, const kernels::KernelTable& kernels,
-                                    const LoadOptions& options, const StepLimits& limits,
-                                    const std::vector<tensor::KvLayout>& layouts, size_t threads) {
-  TALLY_TRY(const ModelSpec spec, read_spec(file));
-  TALLY_TRY(WeightPlan plan, plan_weights(file, spec, kernels, options.dequantize_to_f32));
-  const Weights weights = Weights::bind(std::move(plan), spec);
-  const std::vector<RopeTable> ropes = bare_ropes(spec);
-  const Program program = build_program(spec, weights, ropes, threads);
-  return lay_out_scratch(program, limits, attend_bytes(spec, limits, layouts), threads).bytes;
-}
-
 Result<Scratch> Model::make_scratch(const StepLimits& limits, const std::vector<tensor::KvLayout>& layouts,
                                     size_t threads, base::Accounts& accounts) const {
   auto s = std::make_unique<Scratch::State>();
   s->limits = limits;
   s->layout = lay_out_scratch(state_->program, limits, attend_bytes(state_->spec, limits, layouts), threads);
   TALLY_TRY(s->arena, accounts.reserve(base::Account::kActivations, "scratch", s->layout.bytes));
+  if (const size_t scores = matrix_bytes(state_->spec, limits); scores > 0) {
+    TALLY_TRY(s->scores, accounts.reserve(base::Account::kActivations, "score matrix", scores));
+  }
   s->row_position.resize(limits.rows_max);
   s->row_segment.resize(limits.rows_max);
   s->nonfinite.resize(limits.rows_max);
@@ -219,6 +226,45 @@ Result<Scratch> Model::make_scratch(const StepLimits& limits, const std::vector<
   Scratch scratch;
   scratch.state_ = std::move(s);
   return scratch;
+}
+
+struct Blueprint::State {
+  ModelSpec spec;
+  size_t packed_bytes = 0, threads = 1;
+  std::vector<std::pair<std::string, size_t>> parts;
+  Weights weights;
+  std::vector<RopeTable> ropes;
+  Program program;
+};
+
+Blueprint::Blueprint(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Blueprint::Blueprint(Blueprint&&) noexcept = default;
+Blueprint& Blueprint::operator=(Blueprint&&) noexcept = default;
+Blueprint::~Blueprint() = default;
+
+Result<Blueprint> Blueprint::read(const gguf::File& file, const kernels::KernelTable& kernels,
+                                  const LoadOptions& options, size_t threads) {
+  auto state = std::make_unique<State>();
+  TALLY_TRY(state->spec, read_spec(file));
+  TALLY_TRY(WeightPlan plan, plan_weights(file, state->spec, kernels, options.dequantize_to_f32));
+  state->packed_bytes = plan.bytes, state->threads = threads, state->parts = size_parts(plan);
+  state->weights = Weights::bind(std::move(plan), state->spec);
+  state->ropes = bare_ropes(state->spec);
+  state->program = build_program(state->spec, state->weights, state->ropes, threads);
+  return Blueprint(std::move(state));
+}
+
+const ModelSpec& Blueprint::spec() const { return state_->spec; }
+size_t Blueprint::packed_bytes() const { return state_->packed_bytes; }
+const std::vector<std::pair<std::string, size_t>>& Blueprint::packed_parts() const { return state_->parts; }
+size_t Blueprint::rope_bytes(uint32_t context) const { return model::rope_bytes(state_->spec, context); }
+size_t Blueprint::score_matrix_bytes(const StepLimits& limits) const {
+  return matrix_bytes(state_->spec, limits);
+}
+size_t Blueprint::scratch_bytes(const StepLimits& limits,
+                                const std::vector<tensor::KvLayout>& layouts) const {
+  const size_t attend = attend_bytes(state_->spec, limits, layouts);
+  return lay_out_scratch(state_->program, limits, attend, state_->threads).bytes;
 }
 
 std::vector<kernels::FormatTuning> Model::measure_tuning(base::ThreadPool& pool, uint32_t budget_ms) const {

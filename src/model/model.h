@@ -17,6 +17,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tally::model {
@@ -73,6 +74,7 @@ class Scratch {
   // [rows]: 1 if the row met a non-finite value; its logits are worthless, other rows are untouched by it.
   std::span<const uint8_t> nonfinite() const;
   const OpTimes& times() const;
+  size_t bytes() const;
 
  private:
   friend class Model;
@@ -92,9 +94,6 @@ class Model {
   // Tensors of the file that nothing would read, escaped for people. Errors: as packed_bytes.
   static base::Result<std::vector<std::string>> find_unused_tensors(const gguf::File& file,
                                                                     const kernels::KernelTable& kernels);
-  static base::Result<size_t> scratch_bytes(const gguf::File& file, const kernels::KernelTable& kernels,
-                                            const LoadOptions& options, const StepLimits& limits,
-                                            const std::vector<tensor::KvLayout>& layouts, size_t threads);
 
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
@@ -103,6 +102,9 @@ class Model {
   const ModelSpec& spec() const;
   // Bytes of weights that one forward reads.
   uint64_t weight_bytes() const;
+  // Operations of the matrices for a row, two for each product; and what a row of logits takes besides.
+  uint64_t row_flops() const;
+  uint64_t logits_flops() const;
   // SHA-256 of the file, hex (of a split model: of its first shard), and what else decides the bytes of a KV
   // block.
   const std::string& fingerprint() const;
@@ -122,16 +124,40 @@ class Model {
   void forward(const Batch& batch, const kv::View& kv, Scratch& scratch, base::ThreadPool& pool) const;
 
   // What a KV codec costs each layer on a text, 0 to 1: the relative squared error of each channel of the
-  // layer's attention, over K and V in the codec against the same K and V in f32, in the mean; 1 where a value
-  // does not fit the codec. What follows a layer sees the attention over f32. One pass; its memory is booked
-  // until it returns.
-  // Requires: 1..context tokens, all below the vocabulary. Errors: kUnavailable (cap).
+  // layer's attention, over K and V in the codec against the same K and V in f32, in the mean; 1 where a
+  // value does not fit the codec. What follows a layer sees the attention over f32. One pass; its memory is
+  // booked until it returns. Requires: 1..context tokens, all below the vocabulary. Errors: kUnavailable
+  // (cap).
   base::Result<std::vector<double>> kv_damage(std::span<const TokenId> tokens, tensor::KvCodec codec,
                                               base::ThreadPool& pool, base::Accounts& accounts) const;
 
  private:
   struct State;
   explicit Model(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// A model known by its header alone, asked for sizes again and again: the functions that loading calls.
+class Blueprint {
+ public:
+  // Errors: as Model::packed_bytes.
+  static base::Result<Blueprint> read(const gguf::File& file, const kernels::KernelTable& kernels,
+                                      const LoadOptions& options, size_t threads);
+  Blueprint(Blueprint&&) noexcept;
+  Blueprint& operator=(Blueprint&&) noexcept;
+  ~Blueprint();
+
+  const ModelSpec& spec() const;
+  size_t packed_bytes() const;  // without the rope tables
+  // The same by what they are for: (kind, bytes).
+  const std::vector<std::pair<std::string, size_t>>& packed_parts() const;
+  size_t rope_bytes(uint32_t context) const;
+  size_t scratch_bytes(const StepLimits& limits, const std::vector<tensor::KvLayout>& layouts) const;
+  size_t score_matrix_bytes(const StepLimits& limits) const;  // of `standard_attention`; 0 without it
+
+ private:
+  struct State;
+  explicit Blueprint(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 

@@ -20,6 +20,7 @@ struct Scratch::State {
   StepLimits limits;
   ScratchLayout layout;
   base::Arena arena;
+  base::Arena scores;  // [heads][rows][context] f32, of --attention standard only
   std::vector<uint32_t> row_position, row_segment;  // [rows]
   std::vector<uint8_t> nonfinite;                   // [rows]
   std::vector<uint8_t> head_nonfinite;              // [logits rows]
@@ -44,6 +45,11 @@ struct Scratch::State {
     return arena.data() + layout.expert_panel[static_cast<size_t>(k)];
   }
   float* attend_states() const { return reinterpret_cast<float*>(arena.data() + layout.attend_states); }
+  kernels::ScoreMatrix score_rows(size_t head, size_t row) const {
+    const size_t context = limits.context_max, head_stride = limits.rows_max * context;
+    return {reinterpret_cast<float*>(scores.data()) + head * head_stride + row * context, head_stride,
+            context};
+  }
   std::byte* worker(size_t w) const { return arena.data() + layout.worker_begin + w * layout.worker_bytes; }
 };
 

@@ -230,4 +230,14 @@ uint64_t Weights::matrix_bytes() const {
   return bytes;
 }
 
+uint64_t Weights::matrix_values(bool is_tied, bool of_logits) const {
+  const Slot head = is_tied ? Slot::kTokenEmbd : Slot::kOutput;
+  uint64_t values = 0;
+  for (const WeightEntry& e : plan_.entries) {
+    const bool read = e.placement == Placement::kPacked && e.expert < experts_used_;
+    if (read && of_logits == (e.slot == head)) values += uint64_t{e.rows} * e.columns;
+  }
+  return values;
+}
+
 }  // namespace tally::model

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tally::model {
@@ -98,6 +99,8 @@ struct WeightPlan {
   std::vector<std::string> unused;  // tensors of the file that nothing reads
   size_t bytes = 0;                 // of the arena, tail padding included
 };
+// The bytes by what they are for.
+std::vector<std::pair<std::string, size_t>> size_parts(const WeightPlan& plan);
 
 // Binds every row of the table to the file. Errors: kBadData naming the tensor and both shapes or the type.
 base::Result<WeightPlan> plan_weights(const gguf::File& file, const ModelSpec& spec,
@@ -126,6 +129,8 @@ class Weights {
   void row(Slot slot, uint32_t id, float* out) const;
   // Bytes of the matrices that the forward of one row reads.
   uint64_t matrix_bytes() const;
+  // Values of the matrices that a row is multiplied with: of the one that makes logits, or of all others.
+  uint64_t matrix_values(bool is_tied, bool of_logits) const;
 
  private:
   base::Result<void> read(const gguf::File& file, base::ThreadPool& pool,

@@ -1,11 +1,12 @@
 #include "serve/cache_pages.h"
 
+#include "serve/block_sums.h"
 #include "serve/openai/writer.h"
+#include "serve/query.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 
 namespace tally::serve {
@@ -19,36 +20,6 @@ std::string_view state_name(State state) {
   return state == State::kFree ? "free" : state == State::kHeld ? "held" : "cached";
 }
 
-// The sums of a block map. Extents: runs of neighbouring ids. Blocks are taken one by one wherever they are,
-// so extents cost nothing here; they tell what an allocator of contiguous ranges would have to work with.
-struct Sums {
-  size_t free = 0, held = 0, cached = 0, shared = 0, registered = 0;
-  uint64_t stored_tokens = 0, waste_tokens = 0;  // of held blocks
-  size_t longest_free = 0, longest_used = 0, free_extents = 0, used_extents = 0;
-};
-
-Sums sum_up(const engine::BlockMap& map) {
-  Sums s;
-  size_t run = 0;
-  for (size_t id = 0; id < map.blocks.size(); ++id) {
-    const engine::BlockMap::Block& block = map.blocks[id];
-    const bool is_free = block.state == State::kFree;
-    (is_free ? s.free : block.state == State::kHeld ? s.held : s.cached) += 1;
-    s.registered += block.registered;
-    s.shared += block.owners >= 2;
-    if (block.state == State::kHeld) {
-      s.stored_tokens += block.tokens;
-      s.waste_tokens += map.block_tokens - block.tokens;
-    }
-    const bool goes_on = id > 0 && is_free == (map.blocks[id - 1].state == State::kFree);
-    run = goes_on ? run + 1 : 1;
-    if (!goes_on) ++(is_free ? s.free_extents : s.used_extents);
-    size_t& longest = is_free ? s.longest_free : s.longest_used;
-    longest = std::max(longest, run);
-  }
-  return s;
-}
-
 // Unfilled rows of the held blocks, had they been cut into blocks of `size` tokens.
 uint64_t waste_at(const engine::BlockMap& map, uint32_t size) {
   uint64_t waste = 0;
@@ -57,13 +28,11 @@ uint64_t waste_at(const engine::BlockMap& map, uint32_t size) {
   return waste;
 }
 
-void write_fragmentation(openai::Writer& w, const engine::BlockMap& map, const Sums& s) {
-  const uint64_t slots = s.stored_tokens + s.waste_tokens;
-  const double share = slots > 0 ? static_cast<double>(s.waste_tokens) / static_cast<double>(slots) : 0;
+void write_fragmentation(openai::Writer& w, const engine::BlockMap& map, const BlockSums& s) {
   w.key("fragmentation").begin_object();
   w.key("longest_free_extent").value(s.longest_free).key("free_extents").value(s.free_extents);
   w.key("longest_used_extent").value(s.longest_used).key("used_extents").value(s.used_extents);
-  w.key("internal_waste_share").value(share);
+  w.key("internal_waste_share").value(s.waste_share());
   // A block that has just been taken is waste of the size at hand, and of no smaller one.
   w.key("internal_waste_tokens_by_block_tokens").begin_object();
   for (uint32_t size = 16; size < map.block_tokens; size *= 2)
@@ -94,27 +63,11 @@ void write_event(openai::Writer& w, const engine::KvEvent& event, uint32_t block
   w.key("namespace").value(hex(event.space)).key("block_id").value(event.block).end_object();
 }
 
-// The value of since; nothing given: 0.
-std::optional<ApiError> read_since(std::string_view query, uint64_t& since) {
-  bool seen = false;
-  while (!query.empty()) {
-    const std::string_view pair = query.substr(0, query.find('&'));
-    query.remove_prefix(std::min(pair.size() + 1, query.size()));
-    if (pair.substr(0, pair.find('=')) != "since") continue;
-    const std::string_view value = pair.substr(std::min(pair.size(), std::string_view("since=").size()));
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), since);
-    if (seen || error != std::errc() || end != value.data() + value.size())
-      return ApiError{Code::kInvalidValue, "since must be given once, as a whole number from 0.", "since"};
-    seen = true;
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 PageResult page_blocks(const Desk& desk) {
   const engine::BlockMap map = desk.backend.engine->block_map();
-  const Sums s = sum_up(map);
+  const BlockSums s = sum_up(map);
   openai::Writer w;
   w.begin_object().key("block_tokens").value(map.block_tokens).key("total").value(map.blocks.size());
   w.key("free").value(s.free).key("held").value(s.held).key("cached").value(s.cached);
@@ -133,9 +86,9 @@ PageResult page_blocks(const Desk& desk) {
 }
 
 PageResult page_kv_events(const Desk& desk, const std::string& query) {
-  uint64_t since = 0;
-  if (auto error = read_since(query, since)) return {.body = {}, .error = std::move(error)};
-  const engine::KvEvents events = desk.backend.engine->kv_events(since, kEventsMax);
+  std::optional<uint64_t> since;
+  if (auto error = read_query(query, {{"since", &since}})) return {.body = {}, .error = std::move(error)};
+  const engine::KvEvents events = desk.backend.engine->kv_events(since.value_or(0), kEventsMax);
   const uint32_t block_tokens = desk.backend.engine->info().block_tokens;
   openai::Writer w;
   w.begin_object().key("first_sequence").value(events.first).key("last_sequence").value(events.last);

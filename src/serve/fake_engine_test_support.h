@@ -137,7 +137,6 @@ class FakeEngine final : public engine::Engine {
       std::erase_if(live_, [&](const auto& stream) {
         return std::find(done.begin(), done.end(), stream) != done.end();
       });
-      ++steps;
     }
     return {};
   }
@@ -179,6 +178,7 @@ class FakeEngine final : public engine::Engine {
     return some;
   }
   engine::BlockMap block_map() const override { return map; }
+  engine::StepPage steps(uint64_t since, size_t max) const override { return step_log.read(since, max); }
 
   size_t live() const {
     const std::lock_guard lock(mutex_);
@@ -187,10 +187,11 @@ class FakeEngine final : public engine::Engine {
 
   std::atomic<bool> frozen{false};  // no sequence advances, though cancels and deadlines are seen
   std::atomic<bool> pool_too_small{false};
-  std::atomic<uint64_t> steps{0}, cancels{0}, waiting{0};
+  std::atomic<uint64_t> cancels{0}, waiting{0};
   engine::Request last_request;  // read it when nothing is being submitted
   engine::KvEvents all_events;   // these two are set before requests come
   engine::BlockMap map;
+  engine::StepLog step_log;
 
  private:
   TokenId token(const FakeStream& stream, size_t i) const {

@@ -50,7 +50,7 @@ struct Backend {
   engine::Engine* engine = nullptr;
   const text::Tokenizer* tokenizer = nullptr;
   const text::ChatTemplate* chat_template = nullptr;  // null: chat is refused (400 template_error)
-  const base::Accounts* accounts = nullptr;
+  base::Accounts* accounts = nullptr;                 // connections book here what they hold
   uint64_t weight_parameters = 0;
   std::string weight_type;
   bool prefix_cache = true;

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "serve/account_pages.h"
 #include "serve/answer.h"
 #include "serve/cache_pages.h"
 #include "serve/generate.h"
@@ -64,6 +65,12 @@ std::shared_ptr<Desk> TallySite::desk() const {
 
 void TallySite::tick(int64_t now_us) {
   if (on_tick) on_tick(now_us);
+  const auto desk_now = desk();
+  if (!desk_now || desk_now->backend.accounts == nullptr) return;
+  const size_t held = transport_->held_bytes();
+  desk_now->backend.accounts->book(base::Account::kRuntime, "requests",
+                                   static_cast<int64_t>(held) - static_cast<int64_t>(booked_bytes_));
+  booked_bytes_ = held;
 }
 
 void TallySite::add_fields(const http::Request& request, std::vector<http::Field>& fields) const {
@@ -263,6 +270,12 @@ http::Response TallySite::page(const Route& route, const http::Request& request)
       break;
     case Page::kBlocks:
       result = page_blocks(d);
+      break;
+    case Page::kAccounts:
+      result = page_accounts(d);
+      break;
+    case Page::kSteps:
+      result = page_steps(d, request.query);
       break;
     case Page::kKvEvents:
       result = page_kv_events(d, request.query);

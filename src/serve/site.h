@@ -59,6 +59,7 @@ class TallySite final : public http::Site {
   std::atomic<Health> health_{Health::kLoading};
   mutable std::mutex mutex_;
   std::shared_ptr<Desk> desk_;  // guarded by mutex_
+  size_t booked_bytes_ = 0;     // I/O thread: what connections held at the last tick
   int64_t refusal_logged_us_ = 0;
   uint64_t refusals_unlogged_ = 0;
 };

@@ -66,6 +66,8 @@ TEST(KvLayout, MatchesTheReferenceSizes) {
   EXPECT_EQ(make_kv_layout(KvCodec::kBf16, 8, 128, 128, 64).head_block_bytes, 32768u);
   EXPECT_EQ(make_kv_layout(KvCodec::kInt8, 8, 128, 128, 64).head_block_bytes, 16896u);
   EXPECT_EQ(make_kv_layout(KvCodec::kInt8, 8, 128, 128, 64).block_bytes, 135168u);
+  EXPECT_EQ(make_kv_layout(KvCodec::kK8V4, 8, 128, 128, 64).head_block_bytes, 13568u);
+  EXPECT_EQ(make_kv_layout(KvCodec::kInt4, 8, 128, 128, 64).head_block_bytes, 10240u);
   const KvLayout odd = make_kv_layout(KvCodec::kInt8, 2, 24, 8, 16);
   EXPECT_EQ(odd.key_columns, 32u);
   EXPECT_EQ(odd.value_columns, 16u);

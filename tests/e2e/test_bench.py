@@ -145,7 +145,13 @@ def test_kernel_refusals():
 def test_attention():
     page = measured("attention", "--context", "100,256", "--shape", "6/2/32", "--prefill", "40", "--kv-type", "int8,f32", "--repetitions", "1", "--threads", "1")
     rows = page["results"]
-    assert {(r["kv_type"], r["context"]) for r in rows} == {(kv, context) for kv in ("int8", "f32") for context in (100, 256)}
+    assert {(r["kv_type"], r["context"], r["form"]) for r in rows} == {
+        (kv, context, form) for kv in ("int8", "f32") for context in (100, 256) for form in ("paged", "standard")
+    }
+    memory = {(r["form"], r["kv_type"], r["context"], r["tokens"]): r["memory_bytes"] for r in rows}
+    for (form, kv, context, n), size in memory.items():
+        if form == "standard":  # the scores of every head and row
+            assert 0 <= size - memory["paged", kv, context, n] - 6 * n * context * 4 < 1 << 20
     for row in rows:
         n, context = row["tokens"], row["context"]
         assert (row["phase"], n) in (("decode", 1), ("prefill", 40)) and row["ms"] > 0 and row["percent_of_roof"] > 0
@@ -153,6 +159,7 @@ def test_attention():
         assert row["ops_per_second"] * row["ms"] / 1e3 == pytest.approx(4 * pairs * 6 * 32)
         assert row["kv_bytes"] == pytest.approx(context * 2 * (2 * 32 + 8 if row["kv_type"] == "int8" else 2 * 32 * 4), rel=0.02)
     refused(64, "bench", "attention", "--shape", "6/4/32", says=("--shape", "'6/4/32'", "multiple"))
+    refused(64, "bench", "attention", "--form", "flash", says=("--form", "paged standard"))
     refused(64, "bench", "attention", "--context", "0", says=("--context", "1..1048576"))
 
 

@@ -68,6 +68,12 @@ def test_closed_loop_adds_up(server, tmp_path):
             assert r["receipt"]["total_ms"] > 0
         memory = (Path(result["saved"]) / "memory.jsonl").read_text().splitlines()
         assert memory and all(json.loads(m)["rss_anon"] > 0 for m in memory)
+        steps = [json.loads(s) for s in (Path(result["saved"]) / "steps.jsonl").read_text().splitlines()]
+        assert [s["step"] for s in steps] == list(range(steps[0]["step"], steps[0]["step"] + len(steps)))
+        assert sum(s["prefill_tokens"] for s in steps) == 400 and sum(s["decode_tokens"] for s in steps) == 110
+        assert abs(figures["plan_error_ratio"]) < 0.03 and abs(figures["unaccounted_bytes"]) < 32 << 20
+        samples = [json.loads(m)["accounts"] for m in memory if "accounts" in json.loads(m)]
+        assert all(a["planned_bytes"] == figures["plan_bytes"] for a in samples)
 
 
 def test_open_loop_keeps_its_schedule(server, tmp_path):

@@ -13,10 +13,10 @@ import pytest
 from rig import ROOT, SMOL, TINY, tally
 
 COMMANDS = (
-    "serve", "run", "inspect", "tokenize", "quantize", "bench engine", "bench kernel", "bench attention", "bench load", "simulate",
-    "compare", "runs", "help",
+    "serve", "run", "inspect", "tokenize", "quantize", "plan", "snapshot", "bench engine", "bench kernel", "bench attention", "bench load",
+    "simulate", "compare", "eval ppl", "eval kld", "eval kv", "runs", "help",
 )  # fmt: skip
-NOT_BUILT = ("plan", "ablate", "explain", "eval", "doctor", "top", "report", "snapshot", "trace")
+NOT_BUILT = ("ablate", "explain", "doctor", "top", "report", "trace")
 SMALL = ("--kv-pool", "16MiB", "--threads", "1")
 
 
@@ -76,7 +76,7 @@ def test_flags_that_are_not_built(flags):
     refused(64, "serve", TINY, *flags, says=(flags[0], "not supported yet"))
 
 
-@pytest.mark.parametrize("flags", [("--kv-type", "int4"), ("--speculate", "draft")])
+@pytest.mark.parametrize("flags", [("--speculate", "draft")])
 def test_values_that_are_not_built(flags):
     refused(64, "serve", TINY, *flags, says=flags)
 

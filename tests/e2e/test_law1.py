@@ -205,7 +205,7 @@ def test_preemption(start, plain, reference, prefix_cache):
     server.at_rest()
 
 
-@pytest.mark.parametrize("kv_type", ["int8", "bf16", "f32"])
+@pytest.mark.parametrize("kv_type", ["int8", "bf16", "f32", "k8v4", "int4"])
 def test_each_kv_type_with_itself(start, kv_type):
     cases = CASES[:6] + CASES[9:]
     calm = start(SMOL, *POOL, "--kv-type", kv_type, "--prefix-cache", "off")

@@ -145,8 +145,6 @@ OTHERS = [
     ("POST", "/v1/completions", (("x-request-timeout", "soon"),), 400, "invalid_value"),
     ("POST", "/v1/embeddings", (), 501, "not_supported"),
     ("POST", "/v1/rerank", (), 501, "not_supported"),
-    ("GET", "/v1/accounts", (), 501, "not_supported"),
-    ("GET", "/v1/steps", (), 501, "not_supported"),
     ("GET", "/v1/kv_events?since=x", (), 400, "invalid_value"),
 ]
 

@@ -139,6 +139,92 @@ static inline float quantize_127(const float* x, size_t n, int8_t* q) {
   return amax / 127.f;
 }
 
+// ---- Nibbles: 32 columns of a head share a step and a low, both f16; x = q * step + low, q in [0, 15]
+// -------
+
+constexpr int kNibbles = 32, kNibbleMax = 15;
+// Shares of a group's range that are tried to be cut off at both ends, after the whole range.
+constexpr float kCuts[] = {0.02f, 0.04f, 0.06f, 0.08f, 0.1f};
+
+// Rounds to nearest even; overflow gives infinity. Requires: x is no NaN.
+static inline uint16_t f16_from_f32(float x) {
+  const uint32_t bits = __builtin_bit_cast(uint32_t, x), magnitude = bits & 0x7fffffffu;
+  const uint32_t sign = (bits >> 16) & 0x8000u;
+  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);
+  if (magnitude < 0x38800000u) {  // subnormal: aligns the last kept bit with bit 0
+    const float aligned = __builtin_bit_cast(float, magnitude) + 0.5f;
+    return static_cast<uint16_t>(sign | (__builtin_bit_cast(uint32_t, aligned) - 0x3f000000u));
+  }
+  return static_cast<uint16_t>(sign | ((magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13));
+}
+// Exact. Infinity and NaN come out as numbers: they are in no cache that is read.
+static inline float f32_from_f16(uint16_t x) {
+  const uint32_t sign = static_cast<uint32_t>(x & 0x8000u) << 16, exponent = (x >> 10) & 31u;
+  const uint32_t fraction = x & 0x3ffu;
+  const float magnitude = exponent == 0
+                              ? static_cast<float>(fraction) * 0x1p-24f
+                              : __builtin_bit_cast(float, ((exponent + 112u) << 23) | (fraction << 13));
+  return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, magnitude) | sign);
+}
+
+struct NibbleScale {
+  uint16_t step, low;  // f16
+};
+struct NibbleGroup {
+  NibbleScale scale;
+  uint8_t q[kNibbles];
+};
+
+// The group of the range [low, high], and the squared error of its n values: 8 partial sums over i % 8, then
+// i with i+4, i+2, i+1.
+static inline float nibbles_between(const float* x, int n, float low, float high, NibbleGroup* group) {
+  group->scale = {.step = f16_from_f32((high - low) / 15.f), .low = f16_from_f32(low)};
+  const float step = f32_from_f16(group->scale.step), from = f32_from_f16(group->scale.low);
+  float part[8] = {};
+  for (int i = 0; i < n; ++i) {
+    const float at = step == 0 ? 0.f : (x[i] - from) / step;
+    const float bounded = at < 0 ? 0.f : at > 15.f ? 15.f : at;
+    const float q = (bounded + kRoundMagic) - kRoundMagic;
+    const float off = __builtin_fmaf(q, step, from) - x[i];
+    part[i % 8] = __builtin_fmaf(off, off, part[i % 8]);
+    group->q[i] = static_cast<uint8_t>(q);
+  }
+  for (int i = n; i < kNibbles; ++i) group->q[i] = 0;
+  for (int width = 4; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) part[i] = part[i] + part[i + width];
+  return part[0];
+}
+
+static inline bool f16_holds(float x) { return (f16_from_f32(x) & 0x7c00u) != 0x7c00u; }
+
+// The first of the cuts with the least error. Returns false if f16 cannot hold the range. Requires: n >= 1, x
+// is finite.
+static inline bool quantize_nibbles(const float* x, int n, NibbleGroup* group) {
+  float low = x[0], high = x[0];
+  for (int i = 1; i < n; ++i) low = x[i] < low ? x[i] : low, high = x[i] > high ? x[i] : high;
+  if (!f16_holds(low) || !f16_holds(high)) return false;
+  float least = nibbles_between(x, n, low, high, group);
+  for (const float cut : kCuts) {
+    const float off = (high - low) * cut;
+    NibbleGroup tried;
+    const float error = nibbles_between(x, n, low + off, high - off, &tried);
+    if (error < least) *group = tried, least = error;
+  }
+  return true;
+}
+
+// Sum of e[j] * x[j] over 64: 16 partial chains over j % 16, ascending, then i with i+8, i+4, i+2, i+1.
+static inline float tree_dot(const float* e, const float* x) {
+  float part[16];
+  for (int i = 0; i < 16; ++i) {
+    part[i] = e[i] * x[i];
+    for (int j = i + 16; j < 64; j += 16) part[i] = __builtin_fmaf(e[j], x[j], part[i]);
+  }
+  for (int width = 8; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) part[i] = part[i] + part[i + width];
+  return part[0];
+}
+
 // Round to nearest even, NaN kept quiet.
 static inline uint16_t bf16_from_f32(float x) {
   const uint32_t u = __builtin_bit_cast(uint32_t, x);

@@ -2,6 +2,7 @@
 // Cases of attend, every form that can run them here, and a cache to run them on. For tests.
 
 #include "kernels/attention/arithmetic.h"
+#include "kernels/attention/codec.h"
 #include "kernels/attention/test_cache.h"
 #include "kernels/variants.h"
 

@@ -23,6 +23,10 @@ auto load_of(tensor::KvCodec codec) {
       return load_bf16;
     case tensor::KvCodec::kInt8:
       return load_int8;
+    case tensor::KvCodec::kK8V4:
+      return load_k8v4;
+    case tensor::KvCodec::kInt4:
+      return load_int4;
   }
   TALLY_UNREACHABLE("KV codec");
 }

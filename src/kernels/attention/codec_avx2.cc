@@ -61,25 +61,148 @@ struct Bf16Codec {
   }
 };
 
+// What is not finite by itself is refused before it is rotated, what becomes so by rotation afterwards.
+bool rotate_head(Head& head, size_t dim, size_t columns) {
+  if (!all_finite_lanes(head.x, columns)) return false;
+  rotate_lanes(head.x, dim, columns);
+  return all_finite_lanes(head.x, columns);
+}
+
+bool put_int8_key(const tensor::KvLayout& l, TokenPlace at, Head& k) {
+  alignas(64) int8_t k8[kDimMax];
+  if (!rotate_head(k, l.key_dim, l.key_columns)) return false;
+  key_scales(l, at.head_block)[at.token] = quantize_lanes(k.x, l.key_columns, k8);
+  auto* keys = reinterpret_cast<uint8_t*>(at.head_block) + key_index_int8(l.key_columns, at.token, 0);
+  for (size_t c = 0; c < l.key_columns; c += 4) {
+    uint32_t four;
+    __builtin_memcpy(&four, k8 + c, 4);
+    four ^= 0x80808080u;
+    __builtin_memcpy(keys + c * 16, &four, 4);
+  }
+  return true;
+}
+
 struct Int8Codec {
   static bool put(const tensor::KvLayout& l, TokenPlace at, Head& k, Head& v) {
-    alignas(64) int8_t k8[kDimMax], v8[kDimMax];
-    if (!all_finite_lanes(k.x, l.key_columns) || !all_finite_lanes(v.x, l.value_columns)) return false;
-    rotate_lanes(k.x, l.key_dim, l.key_columns);
-    const bool finite = all_finite_lanes(k.x, l.key_columns);
-    key_scales(l, at.head_block)[at.token] = quantize_lanes(k.x, l.key_columns, k8);
+    alignas(64) int8_t v8[kDimMax];
+    if (!all_finite_lanes(v.x, l.value_columns) || !put_int8_key(l, at, k)) return false;
     value_scales(l, at.head_block)[at.token] = quantize_lanes(v.x, l.value_columns, v8);
-    auto* keys = reinterpret_cast<uint8_t*>(at.head_block) + key_index_int8(l.key_columns, at.token, 0);
-    for (size_t c = 0; c < l.key_columns; c += 4) {
-      uint32_t four;
-      __builtin_memcpy(&four, k8 + c, 4);
-      four ^= 0x80808080u;
-      __builtin_memcpy(keys + c * 16, &four, 4);
-    }
     auto* values = reinterpret_cast<int8_t*>(at.head_block + l.value_offset) +
                    value_index_int8(l.value_columns, at.token, 0);
     for (size_t c = 0; c < l.value_columns; ++c) values[c * 4] = v8[c];
-    return finite;
+    return true;
+  }
+};
+
+// nibbles_between() and quantize_nibbles(), a group of 32 columns in four registers.
+class NibbleEncoder {
+ public:
+  // Requires: x [32] is finite, of which the first n >= 1 count.
+  NibbleEncoder(const float* x, int n) {
+    __m256 low = _mm256_set1_ps(x[0]), high = low;
+    for (int i = 0; i < 4; ++i) {
+      mask_[i] = Lanes256::within(0, n, 8 * i);
+      x_[i] = _mm256_load_ps(x + 8 * i);
+      const __m256 known = Lanes256::select(mask_[i], x_[i], _mm256_set1_ps(x[0]));
+      low = _mm256_min_ps(low, known), high = _mm256_max_ps(high, known);
+    }
+    low_ = -max_of_lanes(_mm256_xor_ps(low, _mm256_set1_ps(-0.f))), high_ = max_of_lanes(high);
+  }
+
+  bool fits() const { return f16_holds(low_) && f16_holds(high_); }
+
+  // Requires: fits(). q [32].
+  NibbleScale encode(uint8_t* q) const {
+    NibbleScale best, scale;
+    __m256 values[4], tried[4];
+    float least = between(low_, high_, &best, values);
+    for (const float cut : kCuts) {
+      const float off = (high_ - low_) * cut;
+      const float error = between(low_ + off, high_ - off, &scale, tried);
+      if (!(error < least)) continue;
+      least = error, best = scale;
+      for (int i = 0; i < 4; ++i) values[i] = tried[i];
+    }
+    __m256i w[4];
+    for (int i = 0; i < 4; ++i) w[i] = _mm256_cvtps_epi32(_mm256_and_ps(values[i], mask_[i]));
+    const __m256i bytes = _mm256_packus_epi16(_mm256_packs_epi32(w[0], w[1]), _mm256_packs_epi32(w[2], w[3]));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(q),
+                       _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
+    return best;
+  }
+
+ private:
+  float between(float low, float high, NibbleScale* scale, __m256* q) const {
+    *scale = {.step = f16_from_f32((high - low) / 15.f), .low = f16_from_f32(low)};
+    const __m256 step = _mm256_set1_ps(f32_from_f16(scale->step));
+    const __m256 from = _mm256_set1_ps(f32_from_f16(scale->low));
+    const __m256 magic = _mm256_set1_ps(kRoundMagic);
+    __m256 part = _mm256_setzero_ps();
+    for (int i = 0; i < 4; ++i) {
+      __m256 at = _mm256_setzero_ps();
+      if (scale->step != 0) at = _mm256_div_ps(_mm256_sub_ps(x_[i], from), step);
+      at = _mm256_min_ps(_mm256_max_ps(at, _mm256_setzero_ps()), _mm256_set1_ps(15.f));
+      q[i] = _mm256_sub_ps(_mm256_add_ps(at, magic), magic);
+      const __m256 off = _mm256_and_ps(_mm256_sub_ps(_mm256_fmadd_ps(q[i], step, from), x_[i]), mask_[i]);
+      part = _mm256_fmadd_ps(off, off, part);
+    }
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(part), _mm256_extractf128_ps(part, 1));
+    four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
+  }
+
+  __m256 x_[4], mask_[4];
+  float low_, high_;
+};
+
+// Calls put(group, q [32]) for each 32 columns; false if the head leaves the range of the format.
+template <class Put>
+bool encode_nibbles(Head& head, size_t dim, size_t columns, NibbleScale* scales, size_t scale_stride,
+                    const Put& put) {
+  if (!rotate_head(head, dim, columns)) return false;
+  for (size_t group = 0; group < columns / kNibbles; ++group) {
+    const size_t left = dim - group * kNibbles;
+    const NibbleEncoder encoder(head.x + group * kNibbles,
+                                left < kNibbles ? static_cast<int>(left) : kNibbles);
+    if (!encoder.fits()) return false;
+    alignas(32) uint8_t q[kNibbles];
+    scales[group * scale_stride] = encoder.encode(q);
+    put(group, q);
+  }
+  return true;
+}
+
+bool put_nibble_key(const tensor::KvLayout& l, TokenPlace at, Head& k) {
+  auto* keys = reinterpret_cast<uint8_t*>(at.head_block) + key_index_nibble(l.key_columns, at.token, 0);
+  return encode_nibbles(k, l.key_dim, l.key_columns, key_nibble_scales(l, at.head_block) + at.token,
+                        l.block_tokens, [&](size_t group, const uint8_t* q) {
+                          for (size_t line = 0; line < kNibbles / 8; ++line) {
+                            uint32_t low, high;
+                            __builtin_memcpy(&low, q + 8 * line, 4);
+                            __builtin_memcpy(&high, q + 8 * line + 4, 4);
+                            low |= high << 4;
+                            __builtin_memcpy(keys + 64 * (kNibbles / 8 * group + line), &low, 4);
+                          }
+                        });
+}
+bool put_nibble_value(const tensor::KvLayout& l, TokenPlace at, Head& v) {
+  auto* values = reinterpret_cast<uint8_t*>(at.head_block + l.value_offset) +
+                 value_index_nibble(l.value_columns, at.token, 0);
+  return encode_nibbles(v, l.value_dim, l.value_columns, value_nibble_scales(l, at.head_block) + at.token,
+                        l.block_tokens, [&](size_t group, const uint8_t* q) {
+                          for (size_t c = 0; c < kNibbles / 2; ++c)
+                            values[64 * group + 4 * c] = static_cast<uint8_t>(q[c] | q[c + 16] << 4);
+                        });
+}
+
+struct K8V4Codec {
+  static bool put(const tensor::KvLayout& l, TokenPlace at, Head& k, Head& v) {
+    return put_int8_key(l, at, k) && put_nibble_value(l, at, v);
+  }
+};
+struct Int4Codec {
+  static bool put(const tensor::KvLayout& l, TokenPlace at, Head& k, Head& v) {
+    return put_nibble_key(l, at, k) && put_nibble_value(l, at, v);
   }
 };
 
@@ -115,6 +238,12 @@ bool store_bf16_avx2(const KvSequence& kv, size_t position, const float* k, cons
 }
 bool store_int8_avx2(const KvSequence& kv, size_t position, const float* k, const float* v) {
   return attention::store<attention::Int8Codec>(kv, position, k, v);
+}
+bool store_k8v4_avx2(const KvSequence& kv, size_t position, const float* k, const float* v) {
+  return attention::store<attention::K8V4Codec>(kv, position, k, v);
+}
+bool store_int4_avx2(const KvSequence& kv, size_t position, const float* k, const float* v) {
+  return attention::store<attention::Int4Codec>(kv, position, k, v);
 }
 
 }  // namespace tally::kernels

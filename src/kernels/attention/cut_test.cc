@@ -202,8 +202,7 @@ TEST_P(AttendCutCall, RefusesATokenWhoseQueryIsNotFinite) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Codecs, AttendCutCall,
-                         testing::Values(KvCodec::kF32, KvCodec::kBf16, KvCodec::kInt8),
+INSTANTIATE_TEST_SUITE_P(Codecs, AttendCutCall, testing::ValuesIn(all_codecs()),
                          [](const auto& p) { return std::string(tensor::kv_codec_info(p.param).name); });
 
 TEST(AttendSpans, AreThoseThatAnyRowSees) {

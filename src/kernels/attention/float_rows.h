@@ -86,6 +86,7 @@ struct Bf16Cache {
 template <class L, class Cache>
 struct FloatRows {
   using F = typename L::F;
+  static constexpr size_t kKeyStep = 64 * Cache::kBytes, kValueStep = 64;
 
   template <int T>
   static __attribute__((noinline)) void key_products(const Tile& tile, const GroupView& g, const Ahead& ahead,
@@ -141,22 +142,13 @@ struct FloatRows {
     });
     return finish_scores<L, Masked>(tile, m, t, s);
   }
-  // Scores of row t to exponents (in m.s); returns their sum over registers.
-  template <bool Masked>
-  static __attribute__((noinline)) __m256 weigh_row(int t, Micro& m) {
-    constexpr int kN = kRowRegisters<L>;
-    F e[kN];
-    const __m256 sum = exponents<L, Masked>(m, t, e);
-    unrolled<kN>([&](auto i) __attribute__((always_inline)) { L::store(m.s[t] + L::kLanes * i, e[i]); });
-    return sum;
-  }
   template <int T, bool Masked>
   static TALLY_INLINE void weigh_rows(const Tile& tile, const GroupView& g, size_t row, Micro& m) {
     if (tile.args->alibi != nullptr) set_distances<T>(tile, g, row, m);
     __m256 folded[T];
     unrolled<T>([&](auto t) __attribute__((always_inline)) { folded[t] = score_row<Masked>(tile, t, m); });
     store_maxima<T>(folded, m.group_max);
-    unrolled<T>([&](auto t) __attribute__((always_inline)) { folded[t] = weigh_row<Masked>(t, m); });
+    unrolled<T>([&](auto t) __attribute__((always_inline)) { folded[t] = store_exponents<L, Masked>(t, m); });
     store_sums<T>(folded, m.group_sum);
   }
 

@@ -21,9 +21,24 @@ struct alignas(64) Pairs {
   int32_t p[kMicroRows][kGroupTokens / 2];
 };
 
+// One row's: weight(i) is w of positions 8 i .. 8 i + 7.
+template <class Weight>
+inline TALLY_INLINE void pack_pairs(Weight weight, float factor, int32_t* pairs) {
+  const __m256 r = _mm256_set1_ps(factor);
+  unrolled<4>([&](auto i) __attribute__((always_inline)) {
+    const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(weight(std::integral_constant<int, 2 * i>{}), r));
+    const __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(weight(std::integral_constant<int, 2 * i + 1>{}), r));
+    // Quads a0 b0 | a1 b1 of (p0, p1), and of (p2, p3) moved to the upper halves.
+    const __m256i quads =
+        _mm256_or_si256(_mm256_unpacklo_epi64(a, b), _mm256_slli_epi32(_mm256_unpackhi_epi64(a, b), 16));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(pairs + 8 * i), _mm256_permute4x64_epi64(quads, 0xD8));
+  });
+}
+
 template <class L>
 struct Int8Pairs {
   using I = typename L::I;
+  static constexpr size_t kKeyStep = 64, kValueStep = 64;
   static constexpr int kChunkRegisters = 16 / L::kLanes;
   static constexpr int kSteps = L::kLanes == 8 ? 2 : 1;  // unrolled, where their bodies are short
 
@@ -63,7 +78,7 @@ struct Int8Pairs {
             even[i] = L::even_u8(k), odd[i] = L::odd_u8(k);
           });
           unrolled<L::kKeyChunks>([&](auto i) __attribute__((always_inline)) {
-            prefetch(ahead.value[chunk + i] + 64 * (s + u));
+            prefetch(ahead.value[chunk + i] + ahead.value_step * (s + u));
           });
           multiply_add<T, R>(even, odd, q + 2 * (s + u), row_pairs, acc);
         });
@@ -76,23 +91,14 @@ struct Int8Pairs {
     }
   }
 
-  // w to 15-bit weights p.
+  // w to 15-bit weights p, of T rows.
   template <int T>
   static TALLY_INLINE void pack_weights(const Micro& m, Pairs& pairs) {
     alignas(16) float factors[kMicroRows];
     weight_factors(m, factors);
-    for (int t = 0; t < T; ++t) {
-      const __m256 r = _mm256_set1_ps(factors[t]);
-      unrolled<4>([&](auto i) __attribute__((always_inline)) {
-        const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_load_ps(m.s[t] + 16 * i), r));
-        const __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_load_ps(m.s[t] + 16 * i + 8), r));
-        // Quads a0 b0 | a1 b1 of (p0, p1), and of (p2, p3) moved to the upper halves.
-        const __m256i quads =
-            _mm256_or_si256(_mm256_unpacklo_epi64(a, b), _mm256_slli_epi32(_mm256_unpackhi_epi64(a, b), 16));
-        _mm256_store_si256(reinterpret_cast<__m256i*>(pairs.p[t] + 8 * i),
-                           _mm256_permute4x64_epi64(quads, 0xD8));
-      });
-    }
+    for (int t = 0; t < T; ++t)
+      pack_pairs([&](auto i) __attribute__((always_inline)) { return _mm256_load_ps(m.s[t] + 8 * i); },
+                 factors[t], pairs.p[t]);
   }
 
   // What value_columns reads: the weights of the micro tile at `row`, and their units.

@@ -25,29 +25,41 @@ inline TALLY_INLINE void put_bytes(uint8_t* to, __m256i low16, __m256i high16) {
   _mm256_store_si256(reinterpret_cast<__m256i*>(to), bytes);
 }
 
+// One row's weights to its planes: weight(i) is w of positions 8 i .. 8 i + 7.
+template <class Weight>
+inline TALLY_INLINE void pack_plane_row(Weight weight, float factor, uint8_t* high, uint8_t* low) {
+  const __m256 r = _mm256_set1_ps(factor);
+  const auto rounded = [&](auto i) __attribute__((always_inline)) {
+    return _mm256_cvtps_epi32(_mm256_mul_ps(weight(i), r));
+  };
+  unrolled<2>([&](auto half) __attribute__((always_inline)) {
+    const auto at = [&](auto i) __attribute__((always_inline)) {
+      return rounded(std::integral_constant<int, 4 * half + i>{});
+    };
+    const __m256i a =
+        _mm256_packs_epi32(at(std::integral_constant<int, 0>{}), at(std::integral_constant<int, 1>{}));
+    const __m256i b =
+        _mm256_packs_epi32(at(std::integral_constant<int, 2>{}), at(std::integral_constant<int, 3>{}));
+    const __m256i seven = _mm256_set1_epi16(127);
+    put_bytes(high + 32 * half, _mm256_srli_epi16(a, 7), _mm256_srli_epi16(b, 7));
+    put_bytes(low + 32 * half, _mm256_and_si256(a, seven), _mm256_and_si256(b, seven));
+  });
+}
+
 // w (in m.s) to the planes of `rows` rows.
 inline void pack_planes(const Micro& m, int rows, uint8_t (*high)[kGroupTokens],
                         uint8_t (*low)[kGroupTokens]) {
   alignas(16) float factors[kMicroRows];
   weight_factors(m, factors);
-  for (int t = 0; t < rows; ++t) {
-    const __m256 r = _mm256_set1_ps(factors[t]);
-    const auto weights = [&](int i) __attribute__((always_inline)) {
-      return _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_load_ps(m.s[t] + 8 * i), r));
-    };
-    unrolled<2>([&](auto half) __attribute__((always_inline)) {
-      const __m256i a = _mm256_packs_epi32(weights(4 * half), weights(4 * half + 1));
-      const __m256i b = _mm256_packs_epi32(weights(4 * half + 2), weights(4 * half + 3));
-      const __m256i seven = _mm256_set1_epi16(127);
-      put_bytes(high[t] + 32 * half, _mm256_srli_epi16(a, 7), _mm256_srli_epi16(b, 7));
-      put_bytes(low[t] + 32 * half, _mm256_and_si256(a, seven), _mm256_and_si256(b, seven));
-    });
-  }
+  for (int t = 0; t < rows; ++t)
+    pack_plane_row([&](auto i) __attribute__((always_inline)) { return _mm256_load_ps(m.s[t] + 8 * i); },
+                   factors[t], high[t], low[t]);
 }
 
 template <class L>
 struct Int8Planes {
   using I = typename L::I;
+  static constexpr size_t kKeyStep = 64, kValueStep = 64;
   static constexpr int kChunkRegisters = 16 / L::kLanes;
 
   template <int T>
@@ -68,8 +80,9 @@ struct Int8Planes {
           const std::byte* at = g.key[chunk + i / kChunkRegisters] + 64 * s;
           k[i] = L::load_i(at + 4 * L::kLanes * (i % kChunkRegisters));
         });
-        unrolled<L::kKeyChunks>(
-            [&](auto i) __attribute__((always_inline)) { prefetch(ahead.value[chunk + i] + 64 * s); });
+        unrolled<L::kKeyChunks>([&](auto i) __attribute__((always_inline)) {
+          prefetch(ahead.value[chunk + i] + ahead.value_step * s);
+        });
         unrolled<T>([&](auto t) __attribute__((always_inline)) {
           const I four = L::broadcast(q + t * columns + 4 * s);
           unrolled<R>([&](auto i) __attribute__((always_inline)) {

@@ -67,6 +67,18 @@ struct Lanes256 {
   static TALLY_INLINE I odd_s8(I v) { return _mm256_srai_epi16(v, 8); }
   static TALLY_INLINE I madd(I a, I b) { return _mm256_madd_epi16(a, b); }
 
+  // Nibbles: the N-th of each 16 bits, and those of each byte.
+  template <int N>
+  static TALLY_INLINE I nibble16(I v) {
+    if constexpr (N == 3) return _mm256_srli_epi16(v, 12);
+    return _mm256_and_si256(_mm256_srli_epi16(v, 4 * N), _mm256_set1_epi16(0xF));
+  }
+  static TALLY_INLINE I low_nibbles(I v) { return _mm256_and_si256(v, _mm256_set1_epi8(0xF)); }
+  static TALLY_INLINE I high_nibbles(I v) { return low_nibbles(_mm256_srli_epi16(v, 4)); }
+  static TALLY_INLINE I maddubs(I u, I s) { return _mm256_maddubs_epi16(u, s); }
+  static TALLY_INLINE I add_16(I a, I b) { return _mm256_add_epi16(a, b); }
+  static TALLY_INLINE I set_16(int16_t v) { return _mm256_set1_epi16(v); }
+
   // The bf16 in the low and in the high half of each lane.
   static TALLY_INLINE F low_bf16(I v) { return _mm256_castsi256_ps(_mm256_slli_epi32(v, 16)); }
   static TALLY_INLINE F high_bf16(I v) {
@@ -88,6 +100,8 @@ struct Lanes256 {
   static TALLY_INLINE __m256 fold_sum(const F* e) {
     return add(add(add(e[0], e[2]), add(e[4], e[6])), add(add(e[1], e[3]), add(e[5], e[7])));
   }
+  // 16 partials to 8.
+  static TALLY_INLINE __m256 fold_16(const F* part) { return add(part[0], part[1]); }
 };
 
 // Lane i: of the 8 lanes of the i-th register, in the order of tree_sum.

@@ -74,6 +74,18 @@ struct Lanes512 {
   static TALLY_INLINE I odd_s8(I v) { return _mm512_srai_epi16(v, 8); }
   static TALLY_INLINE I madd(I a, I b) { return _mm512_madd_epi16(a, b); }
 
+  // Nibbles: the N-th of each 16 bits, and those of each byte.
+  template <int N>
+  static TALLY_INLINE I nibble16(I v) {
+    if constexpr (N == 3) return _mm512_srli_epi16(v, 12);
+    return _mm512_and_si512(_mm512_srli_epi16(v, 4 * N), _mm512_set1_epi32(0x000F000F));
+  }
+  static TALLY_INLINE I low_nibbles(I v) { return _mm512_and_si512(v, _mm512_set1_epi32(0x0F0F0F0F)); }
+  static TALLY_INLINE I high_nibbles(I v) { return low_nibbles(_mm512_srli_epi16(v, 4)); }
+  static TALLY_INLINE I maddubs(I u, I s) { return _mm512_maddubs_epi16(u, s); }
+  static TALLY_INLINE I add_16(I a, I b) { return _mm512_add_epi16(a, b); }
+  static TALLY_INLINE I set_16(int16_t v) { return _mm512_set1_epi32(v | v << 16); }
+
   // The bf16 in the low and in the high half of each lane.
   static TALLY_INLINE F low_bf16(I v) { return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16)); }
   static TALLY_INLINE F high_bf16(I v) {
@@ -102,6 +114,8 @@ struct Lanes512 {
     const F part = add(add(e[0], e[1]), add(e[2], e[3]));
     return _mm256_add_ps(low(part), high(part));
   }
+  // 16 partials to 8.
+  static TALLY_INLINE __m256 fold_16(const F* part) { return _mm256_add_ps(low(part[0]), high(part[0])); }
 };
 
 }  // namespace

@@ -150,6 +150,16 @@ inline TALLY_INLINE __m256 exponents(const Micro& m, int t, typename L::F* e) {
   return L::fold_sum(e);
 }
 
+// Scores of row t to exponents (in m.s); returns their sum over registers.
+template <class L, bool Masked>
+__attribute__((noinline)) __m256 store_exponents(int t, Micro& m) {
+  constexpr int kN = kRowRegisters<L>;
+  typename L::F e[kN];
+  const __m256 sum = exponents<L, Masked>(m, t, e);
+  unrolled<kN>([&](auto i) __attribute__((always_inline)) { L::store(m.s[t] + L::kLanes * i, e[i]); });
+  return sum;
+}
+
 // Joins the group to the spans' maxima and sums: makes keep (cr) and add (cg).
 template <int T>
 inline TALLY_INLINE void join_group(const Tile& tile, size_t row, Micro& m) {
@@ -174,7 +184,9 @@ inline TALLY_INLINE void join_group(const Tile& tile, size_t row, Micro& m) {
 // pointed at what they read, which costs next to nothing.
 struct Ahead {
   const std::byte *key[kGroupChunks], *value[kGroupChunks];
-  size_t key_bytes;  // of a chunk
+  size_t key_bytes;   // of a chunk
+  size_t key_step;    // bytes of K in a group for each column
+  size_t value_step;  // bytes of V for each line of K
 
   // The line `offset` bytes behind the first in K.
   const std::byte* key_line(size_t offset) const {
@@ -183,25 +195,27 @@ struct Ahead {
     return key[chunk] + offset;
   }
 };
+template <class Form>
 inline TALLY_INLINE Ahead look_ahead(const Tile& tile, const GroupView& g, const GroupView& next,
                                      bool first) {
   Ahead a;
   for (size_t i = 0; i < kGroupChunks; ++i)
     a.key[i] = first ? next.key[i] : g.key[i], a.value[i] = g.value[i];
-  a.key_bytes = tile.layout->value_offset / tile.layout->block_tokens * kChunkTokens;
+  a.key_step = Form::kKeyStep, a.value_step = Form::kValueStep;
+  a.key_bytes = kChunkTokens * tile.layout->key_columns / kGroupTokens * Form::kKeyStep;
   return a;
 }
 
 // Form::micro_tile<T, Masked>(tile, g, ahead, row) for all rows of a range; Masked: some row does not see all
-// of the group.
-template <class Form, bool Masked>
-inline TALLY_INLINE void each_micro_tile(const Tile& tile, const GroupView& g, const GroupView& next,
+// of the group. View: GroupView, or what a form has made of it.
+template <class Form, bool Masked, class View>
+inline TALLY_INLINE void each_micro_tile(const Tile& tile, const View& g, const GroupView& next,
                                          RowRange rows) {
   size_t row = rows.begin;
-  Ahead ahead = look_ahead(tile, g, next, true);
+  Ahead ahead = look_ahead<Form>(tile, g, next, true);
   for (; row + 4 <= rows.end; row += 4) {
     Form::template micro_tile<4, Masked>(tile, g, ahead, row);
-    ahead = look_ahead(tile, g, next, false);
+    ahead = look_ahead<Form>(tile, g, next, false);
   }
   switch (rows.end - row) {
     case 3:
@@ -214,8 +228,8 @@ inline TALLY_INLINE void each_micro_tile(const Tile& tile, const GroupView& g, c
       return;
   }
 }
-template <class Form>
-inline TALLY_INLINE void each_micro_tile(const Tile& tile, const GroupView& g, const GroupView& next,
+template <class Form, class View>
+inline TALLY_INLINE void each_micro_tile(const Tile& tile, const View& g, const GroupView& next,
                                          RowRange rows) {
   if (rows.begin == rows.end) return;
   if (all_see(tile, g, rows))

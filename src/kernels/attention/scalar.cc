@@ -13,7 +13,7 @@ using tensor::KvLayout;
 // The query of one row, as the codec wants it.
 struct Query {
   const float* values = nullptr;   // [key_columns], f32 and bf16
-  const int8_t* quants = nullptr;  // [key_columns], int8
+  const int8_t* quants = nullptr;  // [key_columns], int8 and nibbles
   float scale = 0;                 // of a dot product, to base-2 scores; times the key's scale for int8
   Softcap cap;
   size_t position = 0;
@@ -22,76 +22,173 @@ struct Query {
   const float* sink = nullptr;  // nullptr: none
 };
 
-// What the visible positions [first, end) of one group say: exponents, their sum, and how they weigh V.
+// What the visible positions [first, end) of one group say: exponents and their sum.
 struct Group {
   size_t first, end;     // positions
   float max = kNoScore;  // mg
   float e[kGroupTokens] = {};
   float sum = 0;  // lg
-  int32_t p[kGroupTokens] = {};
-  float p_unit = 0;  // pm / 32767
+
+  size_t origin() const { return first / kGroupTokens * kGroupTokens; }
 };
 
-struct F32 {
-  static float score(const KvSequence& kv, size_t position, size_t head, const Query& q) {
-    const TokenPlace at = token_place(kv, position, head);
+// ---- Scores: what a key says to a query, to base 2
+// -----------------------------------------------------------
+
+struct F32Keys {
+  static float score(const KvLayout& l, TokenPlace at, const Query& q) {
     const auto* keys = reinterpret_cast<const float*>(at.head_block);
     float s = 0;
-    for (size_t c = 0; c < kv.layout->key_columns; ++c)
-      s = __builtin_fmaf(q.values[c], keys[key_index_f32(kv.layout->key_columns, at.token, c)], s);
+    for (size_t c = 0; c < l.key_columns; ++c)
+      s = __builtin_fmaf(q.values[c], keys[key_index_f32(l.key_columns, at.token, c)], s);
     return s * q.scale;
-  }
-  static float value(const KvSequence& kv, TokenPlace at, size_t c) {
-    const auto* values = reinterpret_cast<const float*>(at.head_block + kv.layout->value_offset);
-    return values[value_index_f32(kv.layout->value_columns, at.token, c)];
   }
 };
 
-struct Bf16 {
-  static float score(const KvSequence& kv, size_t position, size_t head, const Query& q) {
-    const TokenPlace at = token_place(kv, position, head);
+struct Bf16Keys {
+  static float score(const KvLayout& l, TokenPlace at, const Query& q) {
     const auto* keys = reinterpret_cast<const uint16_t*>(at.head_block);
     float s = 0;
-    for (size_t c = 0; c < kv.layout->key_columns; ++c)
-      s = __builtin_fmaf(q.values[c],
-                         f32_from_bf16(keys[key_index_bf16(kv.layout->key_columns, at.token, c)]), s);
+    for (size_t c = 0; c < l.key_columns; ++c)
+      s = __builtin_fmaf(q.values[c], f32_from_bf16(keys[key_index_bf16(l.key_columns, at.token, c)]), s);
     return s * q.scale;
   }
-  static float value(const KvSequence& kv, TokenPlace at, size_t c) {
-    const auto* values = reinterpret_cast<const uint16_t*>(at.head_block + kv.layout->value_offset);
-    return f32_from_bf16(values[value_index_bf16(kv.layout->value_columns, at.token, c)]);
-  }
 };
 
-struct Int8 {
-  static float score(const KvSequence& kv, size_t position, size_t head, const Query& q) {
-    const TokenPlace at = token_place(kv, position, head);
+struct Int8Keys {
+  static float score(const KvLayout& l, TokenPlace at, const Query& q) {
     const auto* keys = reinterpret_cast<const uint8_t*>(at.head_block);
     int32_t dot = 0;
-    for (size_t c = 0; c < kv.layout->key_columns; ++c)
-      dot += q.quants[c] * (keys[key_index_int8(kv.layout->key_columns, at.token, c)] - 128);
-    return static_cast<float>(dot) * (key_scales(*kv.layout, at.head_block)[at.token] * q.scale);
-  }
-  static float value_scale(const KvSequence& kv, size_t position, size_t head) {
-    const TokenPlace at = token_place(kv, position, head);
-    return value_scales(*kv.layout, at.head_block)[at.token];
-  }
-  static int32_t value(const KvSequence& kv, TokenPlace at, size_t c) {
-    const auto* values = reinterpret_cast<const int8_t*>(at.head_block + kv.layout->value_offset);
-    return values[value_index_int8(kv.layout->value_columns, at.token, c)];
+    for (size_t c = 0; c < l.key_columns; ++c)
+      dot += q.quants[c] * (keys[key_index_int8(l.key_columns, at.token, c)] - 128);
+    return static_cast<float>(dot) * (key_scales(l, at.head_block)[at.token] * q.scale);
   }
 };
 
+struct NibbleKeys {
+  static float score(const KvLayout& l, TokenPlace at, const Query& q) {
+    const auto* keys = reinterpret_cast<const uint8_t*>(at.head_block);
+    const NibbleScale* scales = key_nibble_scales(l, at.head_block) + at.token;
+    float s = 0;
+    for (size_t first = 0; first < l.key_columns; first += kNibbles, scales += l.block_tokens) {
+      int32_t dot = 0, sum = 0;
+      for (size_t c = first; c < first + kNibbles; ++c) {
+        const uint8_t byte = keys[key_index_nibble(l.key_columns, at.token, c)];
+        dot += q.quants[c] * (key_nibble_is_high(c) ? byte >> 4 : byte & 0x0f);
+        sum += q.quants[c];
+      }
+      s = __builtin_fmaf(f32_from_f16(scales->step), static_cast<float>(dot), s);
+      s = __builtin_fmaf(f32_from_f16(scales->low), static_cast<float>(sum), s);
+    }
+    return s * q.scale;
+  }
+};
+
+// ---- Weighted sums of a group's values, times cg = 2^(mg - m'): out [value_columns]
+// --------------------------
+
 template <class Codec>
-constexpr bool kIntegerValues = sizeof(Codec) != 0 && requires { &Codec::value_scale; };
+struct FloatValues {
+  static void weigh(const KvSequence& kv, size_t head, const Group& g, float cg, float* out) {
+    float sum[kDimMax] = {};
+    const size_t columns = kv.layout->value_columns;
+    for (size_t j = g.first; j < g.end; ++j) {
+      const TokenPlace at = token_place(kv, j, head);
+      for (size_t c = 0; c < columns; ++c)
+        sum[c] = __builtin_fmaf(g.e[j - g.origin()], Codec::value(*kv.layout, at, c), sum[c]);
+    }
+    for (size_t c = 0; c < columns; ++c) out[c] = sum[c] * cg;
+  }
+};
+struct F32Values : FloatValues<F32Values> {
+  static float value(const KvLayout& l, TokenPlace at, size_t c) {
+    const auto* values = reinterpret_cast<const float*>(at.head_block + l.value_offset);
+    return values[value_index_f32(l.value_columns, at.token, c)];
+  }
+};
+struct Bf16Values : FloatValues<Bf16Values> {
+  static float value(const KvLayout& l, TokenPlace at, size_t c) {
+    const auto* values = reinterpret_cast<const uint16_t*>(at.head_block + l.value_offset);
+    return f32_from_bf16(values[value_index_bf16(l.value_columns, at.token, c)]);
+  }
+};
+
+// 15-bit weights p of a group, from w [kGroupTokens]; returns what a sum of them is multiplied by.
+float weights_of(const float* w, int32_t* p) {
+  float most = kWeightMin;
+  for (size_t j = 0; j < kGroupTokens; ++j) most = w[j] > most ? w[j] : most;
+  const float r = kWeightMax / most;
+  for (size_t j = 0; j < kGroupTokens; ++j) p[j] = static_cast<int32_t>(__builtin_lrintf(w[j] * r));
+  return most * kWeightUnit;
+}
+
+struct Int8Values {
+  static void weigh(const KvSequence& kv, size_t head, const Group& g, float cg, float* out) {
+    const KvLayout& l = *kv.layout;
+    float w[kGroupTokens] = {};
+    for (size_t j = g.first; j < g.end; ++j) {
+      const TokenPlace at = token_place(kv, j, head);
+      w[j - g.origin()] = g.e[j - g.origin()] * value_scales(l, at.head_block)[at.token];
+    }
+    int32_t p[kGroupTokens], sum[kDimMax] = {};
+    const float scale = weights_of(w, p) * cg;
+    for (size_t j = g.first; j < g.end; ++j) {
+      const TokenPlace at = token_place(kv, j, head);
+      const auto* values = reinterpret_cast<const int8_t*>(at.head_block + l.value_offset);
+      for (size_t c = 0; c < l.value_columns; ++c)
+        sum[c] += p[j - g.origin()] * values[value_index_int8(l.value_columns, at.token, c)];
+    }
+    for (size_t c = 0; c < l.value_columns; ++c) out[c] = static_cast<float>(sum[c]) * scale;
+  }
+};
+
+struct NibbleValues {
+  static void weigh(const KvSequence& kv, size_t head, const Group& g, float cg, float* out) {
+    for (size_t first = 0; first < kv.layout->value_columns; first += kNibbles)
+      weigh_columns(kv, head, g, cg, first, out + first);
+  }
+
+ private:
+  // The 32 columns from `first` on: their values have steps and lows of their own, so weights of their own.
+  static void weigh_columns(const KvSequence& kv, size_t head, const Group& g, float cg, size_t first,
+                            float* out) {
+    const KvLayout& l = *kv.layout;
+    float w[kGroupTokens] = {}, low[kGroupTokens] = {};
+    for (size_t j = g.first; j < g.end; ++j) {
+      const TokenPlace at = token_place(kv, j, head);
+      const NibbleScale scale =
+          value_nibble_scales(l, at.head_block)[first / kNibbles * l.block_tokens + at.token];
+      w[j - g.origin()] = g.e[j - g.origin()] * f32_from_f16(scale.step);
+      low[j - g.origin()] = f32_from_f16(scale.low);
+    }
+    int32_t p[kGroupTokens], sum[kNibbles] = {};
+    const float scale = weights_of(w, p) * cg, from = tree_dot(g.e, low) * cg;
+    for (size_t j = g.first; j < g.end; ++j) {
+      const TokenPlace at = token_place(kv, j, head);
+      const auto* values = reinterpret_cast<const uint8_t*>(at.head_block + l.value_offset);
+      for (size_t c = first; c < first + kNibbles; ++c) {
+        const uint8_t byte = values[value_index_nibble(l.value_columns, at.token, c)];
+        sum[c - first] += p[j - g.origin()] * (value_nibble_is_high(c) ? byte >> 4 : byte & 0x0f);
+      }
+    }
+    for (size_t c = 0; c < kNibbles; ++c) out[c] = __builtin_fmaf(static_cast<float>(sum[c]), scale, from);
+  }
+};
+
+template <class KeysOf, class ValuesOf, bool kInteger>
+struct Codec {
+  using Keys = KeysOf;
+  using Values = ValuesOf;
+  static constexpr bool kIntegerQuery = kInteger;
+};
 
 template <class Codec>
 Group score_group(const KvSequence& kv, size_t head, const Query& q, size_t first, size_t end) {
   Group g{.first = first, .end = end};
-  const size_t origin = first / kGroupTokens * kGroupTokens;
+  const size_t origin = g.origin();
   float s[kGroupTokens] = {};
   for (size_t j = first; j < end; ++j) {
-    float x = Codec::score(kv, j, head, q);
+    float x = Codec::Keys::score(*kv.layout, token_place(kv, j, head), q);
     if (q.cap.limit != 0) x = apply_softcap(x, q.cap);
     if (q.distance_counts) x = __builtin_fmaf(q.slope, distance(j, q.position), x);
     s[j - origin] = x;
@@ -99,38 +196,7 @@ Group score_group(const KvSequence& kv, size_t head, const Query& q, size_t firs
   }
   for (size_t j = first - origin; j < end - origin; ++j) g.e[j] = exp2_nonpositive(s[j] - g.max);
   g.sum = tree_sum(g.e);
-
-  if constexpr (kIntegerValues<Codec>) {
-    float w[kGroupTokens] = {}, w_max = kWeightMin;
-    for (size_t j = first; j < end; ++j) {
-      const float x = g.e[j - origin] * Codec::value_scale(kv, j, head);
-      w[j - origin] = x;
-      w_max = x > w_max ? x : w_max;
-    }
-    const float r = kWeightMax / w_max;
-    for (size_t j = 0; j < kGroupTokens; ++j) g.p[j] = static_cast<int32_t>(__builtin_lrintf(w[j] * r));
-    g.p_unit = w_max * kWeightUnit;
-  }
   return g;
-}
-
-// The group's weighted sum of V, times cg = 2^(mg - m'): out [value_columns].
-template <class Codec>
-void weigh_group(const KvSequence& kv, size_t head, const Group& g, float cg, float* out) {
-  using Sum = decltype(Codec::value(kv, TokenPlace{}, 0));
-  Sum sum[kDimMax] = {};
-  const size_t columns = kv.layout->value_columns;
-  for (size_t j = g.first; j < g.end; ++j) {
-    const TokenPlace at = token_place(kv, j, head);
-    for (size_t c = 0; c < columns; ++c) {
-      if constexpr (kIntegerValues<Codec>)
-        sum[c] += g.p[j % kGroupTokens] * Codec::value(kv, at, c);
-      else
-        sum[c] = __builtin_fmaf(g.e[j % kGroupTokens], Codec::value(kv, at, c), sum[c]);
-    }
-  }
-  const float scale = kIntegerValues<Codec> ? g.p_unit * cg : cg;
-  for (size_t c = 0; c < columns; ++c) out[c] = static_cast<float>(sum[c]) * scale;
 }
 
 // The softmax state of a span or of all spans so far.
@@ -154,7 +220,7 @@ void attend_span(const AttendArgs& args, const Query& q, size_t at, size_t end, 
     span.sum = __builtin_fmaf(span.sum, cr, g.sum * cg);
     span.max = max;
     float group_out[kDimMax];
-    weigh_group<Codec>(args.kv, head, g, cg, group_out);
+    Codec::Values::weigh(args.kv, head, g, cg, group_out);
     for (size_t c = 0; c < dim; ++c) span.out[c] = __builtin_fmaf(span.out[c], cr, group_out[c]);
     at = stop;
   }
@@ -173,13 +239,15 @@ void merge_span(size_t dim, const State& span, bool first, State& total) {
   for (size_t c = 0; c < dim; ++c) total.out[c] = __builtin_fmaf(total.out[c], ca, span.out[c] * cb);
 }
 
-void finish_row(size_t dim, const float* sink, State& total, float* out) {
+void finish_row(const KvLayout& l, const float* sink, State& total, float* out) {
+  const size_t dim = l.value_dim;
   if (sink != nullptr) {
     const float keep = join_sink(*sink, &total.max, &total.sum);
     for (size_t c = 0; c < dim; ++c) total.out[c] = total.out[c] * keep;
   }
   const float inverse = 1.f / total.sum;
   for (size_t c = 0; c < dim; ++c) out[c] = total.out[c] * inverse;
+  if (rotates_values(l.codec)) rotate(out, dim);
 }
 
 // Calls visit(first, end) with what [first, end) has of each span.
@@ -207,7 +275,7 @@ void attend_row(const AttendArgs& args, const Query& q, float* span_out, float* 
     attend_span<Codec>(args, q, at, end, span);
     merge_span(dim, span, at == seen.first, total);
   });
-  finish_row(dim, q.sink, total, out);
+  finish_row(*args.kv.layout, q.sink, total, out);
 }
 
 // The same in a part of a cut call; `row` counts the rows of the call.
@@ -244,7 +312,7 @@ void merge_parts(const AttendArgs& args) {
       const SpanState kept = kept_state(args, at / kSpanTokens, row);
       merge_span(dim, {.max = *kept.max, .sum = *kept.sum, .out = kept.out}, at == seen.first, total);
     });
-    finish_row(dim, args.sinks == nullptr ? nullptr : args.sinks + head, total, out);
+    finish_row(*args.kv.layout, args.sinks == nullptr ? nullptr : args.sinks + head, total, out);
   }
 }
 
@@ -259,7 +327,7 @@ bool make_query(const AttendArgs& args, const float* head_q, float* values, int8
        .scale = base2_scale(args.score_scale),
        .cap = make_softcap(args.softcap)};
   if (!all_finite(values, l.key_dim)) return false;
-  if constexpr (kIntegerValues<Codec>) {
+  if constexpr (Codec::kIntegerQuery) {
     rotate(values, l.key_dim);
     if (!all_finite(values, l.key_dim)) return false;
     q.scale = quantize_127(values, l.key_columns, quants) * q.scale;
@@ -309,8 +377,20 @@ void attend(const AttendArgs& args) {
 
 namespace tally::kernels {
 
-void attend_f32_scalar(const AttendArgs& args) { attention::attend<attention::F32>(args); }
-void attend_bf16_scalar(const AttendArgs& args) { attention::attend<attention::Bf16>(args); }
-void attend_int8_scalar(const AttendArgs& args) { attention::attend<attention::Int8>(args); }
+void attend_f32_scalar(const AttendArgs& args) {
+  attention::attend<attention::Codec<attention::F32Keys, attention::F32Values, false>>(args);
+}
+void attend_bf16_scalar(const AttendArgs& args) {
+  attention::attend<attention::Codec<attention::Bf16Keys, attention::Bf16Values, false>>(args);
+}
+void attend_int8_scalar(const AttendArgs& args) {
+  attention::attend<attention::Codec<attention::Int8Keys, attention::Int8Values, true>>(args);
+}
+void attend_k8v4_scalar(const AttendArgs& args) {
+  attention::attend<attention::Codec<attention::Int8Keys, attention::NibbleValues, true>>(args);
+}
+void attend_int4_scalar(const AttendArgs& args) {
+  attention::attend<attention::Codec<attention::NibbleKeys, attention::NibbleValues, true>>(args);
+}
 
 }  // namespace tally::kernels

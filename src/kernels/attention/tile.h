@@ -81,7 +81,7 @@ struct GroupView {
 inline GroupView group_view(const AttendArgs& args, size_t position, size_t first, size_t end) {
   const tensor::KvLayout& l = *args.kv.layout;
   const size_t key_bytes = l.value_offset / l.block_tokens;  // of a token
-  const size_t value_bytes = key_bytes / l.key_columns * l.value_columns;
+  const size_t value_bytes = (l.tail_offset - l.value_offset) / l.block_tokens;
   GroupView g;
   g.position = position;
   for (size_t i = 0; i < kGroupChunks; ++i) {
@@ -160,6 +160,7 @@ inline void merge_span(const Tile& tile, size_t row, size_t span, const SpanStat
   for (size_t c = 0; c < dim; ++c) total[c] = __builtin_fmaf(total[c], ca, state.out[c] * cb);
 }
 
+template <class Form>
 inline void finish_row(const Tile& tile, size_t row) {
   const size_t token = row / tile.args->group, head = row % tile.args->group, dim = tile.layout->value_dim;
   float* out = tile.args->out + (tile.first_token + token) * tile.args->out_stride + head * dim;
@@ -174,13 +175,16 @@ inline void finish_row(const Tile& tile, size_t row) {
     for (size_t c = 0; c < dim; ++c) total[c] = total[c] * keep;
   }
   const float inverse = 1.f / sum;
-  for (size_t c = 0; c < dim; ++c) out[c] = total[c] * inverse;
+  for (size_t c = 0; c < dim; ++c) total[c] = total[c] * inverse;
+  if constexpr (requires { Form::rotate_back(tile, total); }) Form::rotate_back(tile, total);
+  for (size_t c = 0; c < dim; ++c) out[c] = total[c];
 }
 
 // What a Form offers (static):
 //   bool prepare(const Tile&, size_t row, float* q)   makes the row's query in memory.q; false if not finite
 //   void clear(const Tile&, size_t row)               a query of zeros
 //   void group(const Tile&, const GroupView&, const GroupView& next, RowRange)   adds a group to the states
+//   void rotate_back(const Tile&, float* out)         if values are stored rotated: out [value_columns] as it was before
 template <class Form>
 void prepare_tile(const Tile& tile) {
   alignas(64) float q[kDimMax];
@@ -274,7 +278,7 @@ void attend_tiles(const AttendArgs& args, void* unit = nullptr) {
     else
       attend_spans_of_part<Form>(tile, seen);
     if (args.cut == nullptr || is_merge(args))
-      for (size_t row = 0; row < tile.rows; ++row) finish_row(tile, row);
+      for (size_t row = 0; row < tile.rows; ++row) finish_row<Form>(tile, row);
   }
 }
 

@@ -98,6 +98,11 @@ void Connection::start() {
   read();
 }
 
+size_t Connection::held_bytes() const {
+  return sizeof(*this) + in_.capacity() + out_.capacity() + sending_.capacity() +
+         parser_.request().body.capacity() + (exchange_ ? exchange_->request().body.capacity() : 0);
+}
+
 ConnectionState Connection::state() const {
   if (has_output()) return ConnectionState::kWriting;
   if (phase_ == Phase::kRunning) return ConnectionState::kRunning;

@@ -79,6 +79,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   bool closed() const { return phase_ == Phase::kClosed; }
   bool has_output() const { return writing_ || !out_.empty(); }
   ConnectionState state() const;
+  size_t held_bytes() const;  // of requests and answers
 
   // Called by LiveExchange.
   void respond(LiveExchange& exchange, Response response);

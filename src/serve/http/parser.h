@@ -38,6 +38,7 @@ class RequestParser {
     return state_ == State::kHead && part_ == Part::kLine && line_.empty() && !skipped_blank_;
   }
   Request& request() { return request_; }
+  const Request& request() const { return request_; }
   const ParseError& error() const { return error_; }
   // Makes ready for the next request of the connection.
   void restart();

@@ -87,6 +87,12 @@ class AsioTransport final : public Transport {
   bool loopback() const override { return loopback_; }
   size_t open_exchanges() const override { return hub_.open_exchanges; }
 
+  size_t held_bytes() const override {
+    size_t bytes = 0;
+    for (const auto& connection : connections_) bytes += connection->held_bytes();
+    return bytes;
+  }
+
   std::array<uint64_t, 4> connections() const override {
     std::array<uint64_t, 4> out{};
     for (size_t i = 0; i < out.size(); ++i) out[i] = by_state_[i].load(std::memory_order_relaxed);

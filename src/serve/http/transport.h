@@ -82,6 +82,8 @@ class Transport {
   virtual void finish() = 0;
   // Requests taken and not completely answered.
   virtual size_t open_exchanges() const = 0;
+  // What connections hold of requests and answers, bytes; I/O thread.
+  virtual size_t held_bytes() const = 0;
   // Connections now, by ConnectionState; any thread.
   virtual std::array<uint64_t, 4> connections() const = 0;
 };

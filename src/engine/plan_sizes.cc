@@ -1,0 +1,198 @@
+#include "engine/plan_sizes.h"
+
+#include "engine/step_log.h"
+#include "engine/stream.h"
+#include "sample/sampler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace tally::engine {
+namespace {
+
+using base::Account;
+using base::Accounts;
+using base::Error;
+using base::ErrorCode;
+using base::Result;
+
+Result<kernels::Isa> find_isa(const std::string& name) {
+  if (name == "best") return kernels::best_isa();
+  const auto isa = kernels::find_isa(name);
+  if (!isa || !kernels::host_has(*isa)) {
+    return Error{ErrorCode::kConfig, fmt::format("--isa {}: this CPU has {}", name, kernels::host_isas())};
+  }
+  return *isa;
+}
+
+Result<tensor::KvCodec> find_codec(const std::string& name) {
+  std::string known;
+  for (const tensor::KvCodecInfo& row : tensor::kKvCodecs) {
+    if (row.name == name) return row.codec;
+    known += (known.empty() ? "" : ", ") + std::string(row.name);
+  }
+  return Error{ErrorCode::kConfig, fmt::format("--kv-type {}: built are {}", name, known)};
+}
+
+PlanAccount account(Account which, std::vector<PlanPart> parts) {
+  PlanAccount a{which, 0, std::move(parts)};
+  for (const PlanPart& part : a.parts) a.bytes += part.bytes;
+  return a;
+}
+
+void add_part(MemoryPlan& plan, Account which, PlanPart part) {
+  PlanAccount& a = plan.accounts[static_cast<size_t>(which)];
+  a.bytes += part.bytes, plan.total_bytes += part.bytes;
+  a.parts.push_back(std::move(part));
+}
+
+std::string kinds_text(const Sizes& s) {
+  std::string text;
+  for (const auto& [kind, bytes] : s.blueprint.packed_parts())
+    text += fmt::format("{}{} {}", text.empty() ? "" : " + ", kind, bytes);
+  return text;
+}
+
+PlanAccount weights_account(const Sizes& s) {
+  std::vector<PlanPart> parts = {
+      {"packed weights", Accounts::arena_bytes(s.blueprint.packed_bytes()), kinds_text(s)}};
+  if (const size_t rope = s.blueprint.rope_bytes(s.context()); rope > 0) {
+    parts.push_back({"rope tables", Accounts::arena_bytes(rope),
+                     fmt::format("{} positions x cos and sin of each rotated pair x 4 bytes", s.context())});
+  }
+  return account(Account::kWeights, std::move(parts));
+}
+
+PlanAccount activations_account(const LoadRequest& request, const Sizes& s) {
+  const Settings& set = request.settings;
+  const uint32_t vocab = s.spec().vocab;
+  std::vector<PlanPart> parts = {
+      {"scratch", Accounts::arena_bytes(s.blueprint.scratch_bytes(s.limits, s.layouts)),
+       fmt::format("{} rows x buffers live at once + {} x {} logits x 4 bytes + attention of {} threads",
+                   set.step_tokens, set.max_seqs, vocab, set.threads)}};
+  if (const size_t scores = s.blueprint.score_matrix_bytes(s.limits); scores > 0) {
+    parts.push_back(
+        {"score matrix", Accounts::arena_bytes(scores),
+         fmt::format("{} heads x {} rows x {} positions x 4 bytes",
+                     scores / sizeof(float) / set.step_tokens / s.context(), set.step_tokens, s.context())});
+  }
+  parts.push_back({"sampling", sampling_bytes(set.threads, vocab),
+                   fmt::format("{} threads x (candidates and a row of {})", set.threads, vocab)});
+  return account(Account::kActivations, std::move(parts));
+}
+
+}  // namespace
+
+Result<Sizes> Sizes::read(const LoadRequest& request) {
+  const Settings& set = request.settings;
+  TALLY_TRY(gguf::File file, gguf::File::open(request.model_path));
+  TALLY_TRY(const kernels::Isa isa, find_isa(set.isa));
+  TALLY_TRY(const tensor::KvCodec codec, find_codec(set.kv_type));
+  const kernels::KernelTable table = kernels::kernel_table(isa);
+  model::LoadOptions load;
+  load.dequantize_to_f32 = request.dequantize_to_f32;
+  load.progress = request.progress;
+  TALLY_TRY(model::Blueprint blueprint, model::Blueprint::read(file, table, load, set.threads));
+  const uint32_t most = blueprint.spec().context;
+  if (set.max_model_len > most) {
+    return Error{ErrorCode::kConfig, fmt::format("--max-model-len {}: the model's context is {} tokens",
+                                                 set.max_model_len, most)};
+  }
+  Sizes s{std::move(file), table, std::move(blueprint), codec, std::move(load), {}, {}, 0};
+  s.limits.rows_max = set.step_tokens;
+  s.limits.logits_rows_max = set.max_seqs;
+  s.limits.standard_attention = set.policy.attention == "standard";
+  s.set_context(set.max_model_len == 0 ? most : set.max_model_len);
+  s.set_codec(codec, set.block_tokens);
+  return s;
+}
+
+void Sizes::set_context(uint32_t context) { load.context = limits.context_max = context; }
+
+void Sizes::set_codec(tensor::KvCodec of, uint32_t block_tokens) {
+  codec = of;
+  set_codecs(std::vector<tensor::KvCodec>(spec().layer.size(), of), block_tokens);
+}
+
+void Sizes::set_codecs(std::span<const tensor::KvCodec> of_layers, uint32_t block_tokens) {
+  layouts = model::kv_layouts(spec(), of_layers, block_tokens);
+  block_bytes = kv::pool_block_bytes(layouts);
+}
+
+kv::LedgerConfig ledger_config(const Settings& set, uint64_t blocks) {
+  constexpr uint32_t kEventsKept = 4096;
+  return {.blocks = static_cast<uint32_t>(blocks),
+          .block_tokens = set.block_tokens,
+          .prefix_cache = set.prefix_cache,
+          .events_kept = set.prefix_cache ? kEventsKept : 0};
+}
+
+uint64_t sampling_bytes(uint32_t threads, uint32_t vocab) {
+  return threads * (sample::Scratch::bytes(vocab) + uint64_t{vocab} * sizeof(float));
+}
+
+PoolPrice::PoolPrice(const Settings& settings, const Sizes& sizes)
+    : settings_(settings),
+      block_bytes_(sizes.block_bytes),
+      block_tokens_(settings.block_tokens),
+      context_(sizes.context()) {}
+
+uint64_t PoolPrice::pool_bytes(uint64_t blocks) const { return Accounts::arena_bytes(blocks * block_bytes_); }
+
+uint64_t PoolPrice::ledger_bytes(uint64_t blocks) const {
+  return kv::ledger_bytes(ledger_config(settings_, blocks));
+}
+
+// Every generated token of a running sequence has its place in the pool.
+uint64_t PoolPrice::stream_bytes(uint64_t blocks) const {
+  const uint64_t tokens = std::min(blocks * block_tokens_, uint64_t{settings_.max_seqs} * context_);
+  return tokens * TokenStream::token_bytes(0) + settings_.max_seqs * TokenStream::bytes_in_use(1, 0);
+}
+
+uint64_t PoolPrice::blocks_within(uint64_t bytes) const {
+  uint64_t fits = 0, too_many = kPoolBlocksMax + 1;
+  while (too_many - fits > 1) {
+    const uint64_t middle = fits + (too_many - fits) / 2;
+    (this->bytes(middle) <= bytes ? fits : too_many) = middle;
+  }
+  return fits;
+}
+
+MemoryPlan fixed_plan(const LoadRequest& request, const Sizes& s) {
+  const Settings& set = request.settings;
+  MemoryPlan plan;
+  plan.budget_bytes = set.memory_bytes;
+  plan.max_seqs = set.max_seqs, plan.max_model_len = s.context(), plan.block_tokens = set.block_tokens;
+  plan.kv_bytes_per_token = s.block_bytes / set.block_tokens;
+  plan.accounts = {
+      weights_account(s), account(Account::kKv, {}), activations_account(request, s),
+      account(Account::kRuntime,
+              {{"process", kProcessBytes, "data of the code, stacks, slack of the allocator"},
+               {"tokenizer", request.tokenizer_bytes, "tables of the vocabulary"},
+               {"connections", request.connection_bytes, "sockets, and requests being read"},
+               {"step log", StepLog::bytes(), fmt::format("the last {} steps", StepLog::kKept)}})};
+  for (const PlanAccount& a : plan.accounts) plan.total_bytes += a.bytes;
+  return plan;
+}
+
+void add_pool(MemoryPlan& plan, const PoolPrice& price, const Sizes& s, uint64_t blocks) {
+  const uint32_t block_tokens = s.layouts[0].block_tokens;
+  const auto kept = std::count_if(s.layouts.begin(), s.layouts.end(),
+                                  [&](const tensor::KvLayout& l) { return l.codec != s.codec; });
+  plan.blocks = static_cast<uint32_t>(blocks);
+  add_part(plan, Account::kKv,
+           {"pool", price.pool_bytes(blocks),
+            fmt::format("{} blocks x {} tokens x {} bytes a token{}", blocks, block_tokens,
+                        s.block_bytes / block_tokens,
+                        kept == 0 ? "" : fmt::format(", {} of {} layers in bf16", kept, s.layouts.size()))});
+  add_part(plan, Account::kKv,
+           {"block ledger", price.ledger_bytes(blocks),
+            fmt::format("records of {} blocks, index, events", blocks)});
+  add_part(plan, Account::kRuntime,
+           {"token streams", price.stream_bytes(blocks),
+            fmt::format("up to {} generated tokens x {} bytes", blocks * block_tokens,
+                        TokenStream::token_bytes(0))});
+}
+
+}  // namespace tally::engine
