@@ -77,7 +77,7 @@ INSTANTIATE_TEST_SUITE_P(Families, ArchGolden, testing::ValuesIn(arch_cases(fals
 // not judged: the tolerances are far below any 8- or 16-bit cache.
 TEST_P(ArchGolden, EveryCodecRuns) {
   const json golden = read_json("tests/golden/arch/" + GetParam() + ".json");
-  for (const tensor::KvCodecInfo& codec : tensor::kKvCodecs) {
+  for (const tensor::KvCodecInfo& codec : codecs_under_test()) {
     double worst = 0;
     const RigOptions options{.codec = codec.codec, .context = golden["n_ctx"].get<uint32_t>()};
     feed_case(golden, options, [&](const json& sequence, uint32_t position, std::span<const float> logits) {

@@ -42,7 +42,7 @@ std::string file_name(std::string path) {
 }
 
 TEST_P(Invariance, ChunksThreadsBlocksAndTiers) {
-  for (const tensor::KvCodecInfo& codec : tensor::kKvCodecs) {
+  for (const tensor::KvCodecInfo& codec : codecs_under_test()) {
     RigOptions base;
     base.codec = codec.codec, base.context = 128, base.rows_max = 128;
     const std::vector<float> wanted = all_logits(GetParam(), base, 100);
@@ -76,7 +76,7 @@ TEST_P(Invariance, ChunksThreadsBlocksAndTiers) {
 // At depth the spans of a row are items of their own where threads are many: 3,090 positions in chunks, then
 // rows to verify, then single ones; with a window too.
 TEST_P(DepthInvariance, ThreadsDoNotMatter) {
-  for (const tensor::KvCodecInfo& codec : tensor::kKvCodecs) {
+  for (const tensor::KvCodecInfo& codec : codecs_under_test()) {
     const auto logits = [&](size_t threads, uint32_t last_chunk) {
       RigOptions o;
       o.codec = codec.codec, o.context = 3264, o.threads = threads;
@@ -113,7 +113,7 @@ class ArchInvariance : public testing::TestWithParam<std::string> {};
 
 TEST_P(ArchInvariance, HoldsForTheFamily) {
   const std::string file = "tests/golden/arch/" + GetParam() + ".gguf";
-  for (const tensor::KvCodecInfo& codec : tensor::kKvCodecs) {
+  for (const tensor::KvCodecInfo& codec : codecs_under_test()) {
     RigOptions base;
     base.codec = codec.codec, base.context = 128, base.rows_max = 128;
     const std::vector<float> wanted = all_logits(file, base, 100);

@@ -13,10 +13,22 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace tally::model {
+
+// What a test of whole models runs with: every codec, or under a sanitizer the one that has most parts. (The
+// kernels' own tests have every codec there too.)
+inline std::span<const tensor::KvCodecInfo> codecs_under_test() {
+  const std::span<const tensor::KvCodecInfo> all = tensor::kKvCodecs;
+#if defined(TALLY_INSTRUMENTED)
+  return all.subspan(static_cast<size_t>(tensor::KvCodec::kInt4), 1);
+#else
+  return all;
+#endif
+}
 
 struct RigOptions {
   bool to_f32 = false;

@@ -99,7 +99,7 @@ class SharedPrefix {
 class Share : public testing::TestWithParam<const char*> {};
 
 TEST_P(Share, RowsGetTheBitsThatTheyGetAlone) {
-  for (const tensor::KvCodecInfo& codec : tensor::kKvCodecs) {
+  for (const tensor::KvCodecInfo& codec : codecs_under_test()) {
     std::vector<float> wanted;
     for (const size_t threads : {size_t{1}, size_t{3}}) {
       SharedPrefix shared(GetParam(), codec.codec, threads);

@@ -69,7 +69,7 @@ def test_commands_that_are_not_built(command):
 
 @pytest.mark.parametrize(
     "flags",
-    [("--kv-check", "on"), ("--kv-sinks", "4"), ("--draft-model", "x.gguf"), ("--speculate-max", "4"),
+    [("--kv-sinks", "4"), ("--draft-model", "x.gguf"), ("--speculate-max", "4"),
      ("--metrics-compat", "llamacpp"), ("--log-content", "on")],
 )  # fmt: skip
 def test_flags_that_are_not_built(flags):

@@ -69,12 +69,13 @@ def test_every_architecture(path):
     assert spec["embedding"] == file.meta[f"{a}.embedding_length"][1] and spec["vocabulary"] == page["tokenizer"]["vocabulary"]
     assert sorted(i for group in spec["layer_groups"] for i in group["layers"]) == list(range(spec["layers"]))
     assert spec["tied_output"] == all(t[0] != "output.weight" for t in file.tensors)
-    # KV: every layer, KV head and codec, with scales and padding to 16 columns; all layers of these files are alike.
-    columns = sum((spec[dim] + 15) // 16 * 16 for dim in ("key_dim", "value_dim"))
+    # KV: every layer, KV head and codec, with scales, and padding to 16 columns, to 32 where there are nibbles: 32 columns
+    # of these share four bytes of step and low. All layers of these files are alike.
+    k, v = ((spec[dim] + 15) // 16 * 16 for dim in ("key_dim", "value_dim"))
+    wide_k, wide_v = ((spec[dim] + 31) // 32 * 32 for dim in ("key_dim", "value_dim"))
+    per_head = {"f32": 4 * (k + v), "bf16": 2 * (k + v), "int8": k + 4 + v + 4, "k8v4": wide_k + 4 + wide_v * 5 // 8, "int4": (wide_k + wide_v) * 5 // 8}
     heads = spec["layers"] * spec["kv_heads"]
-    assert page["memory"]["kv_bytes_per_token"] == {
-        codec: heads * columns * size + heads * scale for codec, size, scale in (("bf16", 2, 0), ("f32", 4, 0), ("int8", 1, 8))
-    }
+    assert page["memory"]["kv_bytes_per_token"] == {codec: heads * size for codec, size in per_head.items()}
     blocks = -(-page["context_length"] // BLOCK)
     for codec, size in page["memory"]["kv_bytes_at_context"].items():
         assert size == blocks * BLOCK * page["memory"]["kv_bytes_per_token"][codec]
