@@ -86,11 +86,15 @@ Result<void> check_layers(const LoadRequest& request, Parts& parts, Sizes& s, Me
   if (!wants_kv_check(request.kv_check.mode, codec)) return {};
   std::span<const TokenId> probe = request.kv_check.probe;
   probe = probe.first(std::min<size_t>(probe.size(), plan.max_model_len));
-  TALLY_TRY(const KvCheck check, check_kv(*parts.model, codec, probe, *parts.pool, *parts.accounts));
-  if (check.kept_bf16.empty()) return {};
-  base::log_warn("{}", kv_check_text(check, codec));
-  parts.info.bf16_layers = check.kept_bf16;
-  s.set_codecs(check.codecs, request.settings.block_tokens);
+  const Result<KvCheck> check = check_kv(*parts.model, codec, probe, *parts.pool, *parts.accounts);
+  if (!check) {  // what was planned fits, and the look at it does not: no reason not to serve
+    base::log_warn("--kv-check: {}; the KV type is taken unseen", check.error().message);
+    return {};
+  }
+  if (check->kept_bf16.empty()) return {};
+  base::log_warn("{}", kv_check_text(*check, codec));
+  parts.info.bf16_layers = check->kept_bf16;
+  s.set_codecs(check->codecs, request.settings.block_tokens);
   TALLY_TRY(plan, divide(request, s));
   return {};
 }
@@ -157,6 +161,7 @@ Result<std::unique_ptr<Engine>> load_engine(const LoadRequest& request, base::Ac
     base::log_warn("{} tensors of the file are not used, the first is {}",
                    parts.model->unused_tensors().size(), parts.model->unused_tensors().front());
   }
+  s.is_loaded = true;
   TALLY_TRY_VOID(check_layers(request, parts, s, plan));
   book_plan(plan, accounts);
   TALLY_TRY(parts.scratch, parts.model->make_scratch(s.limits, s.layouts, set.threads, accounts));

@@ -17,24 +17,6 @@ using base::Error;
 using base::ErrorCode;
 using base::Result;
 
-Result<kernels::Isa> find_isa(const std::string& name) {
-  if (name == "best") return kernels::best_isa();
-  const auto isa = kernels::find_isa(name);
-  if (!isa || !kernels::host_has(*isa)) {
-    return Error{ErrorCode::kConfig, fmt::format("--isa {}: this CPU has {}", name, kernels::host_isas())};
-  }
-  return *isa;
-}
-
-Result<tensor::KvCodec> find_codec(const std::string& name) {
-  std::string known;
-  for (const tensor::KvCodecInfo& row : tensor::kKvCodecs) {
-    if (row.name == name) return row.codec;
-    known += (known.empty() ? "" : ", ") + std::string(row.name);
-  }
-  return Error{ErrorCode::kConfig, fmt::format("--kv-type {}: built are {}", name, known)};
-}
-
 PlanAccount account(Account which, std::vector<PlanPart> parts) {
   PlanAccount a{which, 0, std::move(parts)};
   for (const PlanPart& part : a.parts) a.bytes += part.bytes;
@@ -57,9 +39,10 @@ std::string kinds_text(const Sizes& s) {
 PlanAccount weights_account(const Sizes& s) {
   std::vector<PlanPart> parts = {
       {"packed weights", Accounts::arena_bytes(s.blueprint.packed_bytes()), kinds_text(s)}};
-  if (const size_t rope = s.blueprint.rope_bytes(s.context()); rope > 0) {
-    parts.push_back({"rope tables", Accounts::arena_bytes(rope),
-                     fmt::format("{} positions x cos and sin of each rotated pair x 4 bytes", s.context())});
+  if (const size_t rope = s.blueprint.rope_bytes(s.load.context); rope > 0) {
+    parts.push_back(
+        {"rope tables", Accounts::arena_bytes(rope),
+         fmt::format("{} positions x cos and sin of each rotated pair x 4 bytes", s.load.context)});
   }
   return account(Account::kWeights, std::move(parts));
 }
@@ -83,6 +66,24 @@ PlanAccount activations_account(const LoadRequest& request, const Sizes& s) {
 }
 
 }  // namespace
+
+Result<kernels::Isa> find_isa(const std::string& name) {
+  if (name == "best") return kernels::best_isa();
+  const auto isa = kernels::find_isa(name);
+  if (!isa || !kernels::host_has(*isa)) {
+    return Error{ErrorCode::kConfig, fmt::format("--isa {}: this CPU has {}", name, kernels::host_isas())};
+  }
+  return *isa;
+}
+
+Result<tensor::KvCodec> find_codec(const std::string& name) {
+  std::string known;
+  for (const tensor::KvCodecInfo& row : tensor::kKvCodecs) {
+    if (row.name == name) return row.codec;
+    known += (known.empty() ? "" : ", ") + std::string(row.name);
+  }
+  return Error{ErrorCode::kConfig, fmt::format("--kv-type {}: built are {}", name, known)};
+}
 
 Result<Sizes> Sizes::read(const LoadRequest& request) {
   const Settings& set = request.settings;
@@ -108,7 +109,10 @@ Result<Sizes> Sizes::read(const LoadRequest& request) {
   return s;
 }
 
-void Sizes::set_context(uint32_t context) { load.context = limits.context_max = context; }
+void Sizes::set_context(uint32_t context) {
+  limits.context_max = context;
+  if (!is_loaded) load.context = context;
+}
 
 void Sizes::set_codec(tensor::KvCodec of, uint32_t block_tokens) {
   codec = of;

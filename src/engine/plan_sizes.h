@@ -11,6 +11,10 @@
 
 namespace tally::engine {
 
+// By the value of the flag. Errors: kConfig, with what there is.
+base::Result<kernels::Isa> find_isa(const std::string& name);
+base::Result<tensor::KvCodec> find_codec(const std::string& name);
+
 // A model file under settings, and the sizes that follow. Nothing is allocated, no weight is read.
 struct Sizes {
   gguf::File file;
@@ -21,6 +25,7 @@ struct Sizes {
   model::StepLimits limits;
   std::vector<tensor::KvLayout> layouts;
   uint64_t block_bytes = 0;
+  bool is_loaded = false;  // the weights are there, and rope tables of load.context positions
 
   // Errors: those of the file; kConfig for a setting that this machine or model cannot have.
   static base::Result<Sizes> read(const LoadRequest& request);

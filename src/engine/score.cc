@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "base/utf8.h"
+#include "engine/plan_sizes.h"
 #include "kv/view.h"
 #include "model/model.h"
 
@@ -22,22 +23,6 @@ using base::Result;
 
 constexpr uint32_t kBlockTokens = 32;
 constexpr uint32_t kTuningMs = 200;
-
-Result<tensor::KvCodec> find_codec(const std::string& name) {
-  std::string known;
-  for (const tensor::KvCodecInfo& row : tensor::kKvCodecs) {
-    if (row.name == name) return row.codec;
-    known += (known.empty() ? "" : ", ") + std::string(row.name);
-  }
-  return Error{ErrorCode::kConfig, fmt::format("KV type {}: built are {}", name, known)};
-}
-
-Result<kernels::Isa> find_tier(const std::string& name) {
-  if (name == "best") return kernels::best_isa();
-  const auto isa = kernels::find_isa(name);
-  if (isa && kernels::host_has(*isa)) return *isa;
-  return Error{ErrorCode::kConfig, fmt::format("--isa {}: this CPU has {}", name, kernels::host_isas())};
-}
 
 // In [-0.5, 0.5): splitmix64 of a counter.
 float centred_noise(uint64_t counter) {
@@ -290,7 +275,7 @@ class ModelScorer final : public Scorer {
 Result<std::unique_ptr<Scorer>> Scorer::load(const ScoreRequest& request, base::Accounts& accounts) {
   TALLY_TRY(const gguf::File file, gguf::File::open(request.model_path));
   TALLY_TRY(const model::ModelSpec spec, model::read_spec(file));
-  TALLY_TRY(const kernels::Isa tier, find_tier(request.isa));
+  TALLY_TRY(const kernels::Isa tier, find_isa(request.isa));
   if (request.context == 0 || request.context > spec.context) {
     return Error{ErrorCode::kConfig,
                  fmt::format("--context {}: the context of {} is {} tokens", request.context,

@@ -5,11 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
 namespace tally::model {
 namespace {
 
+constexpr uint32_t kTokens = 64;
 constexpr char kTiny[] = "tests/golden/tiny/tiny-f32.gguf";
 
 // tiny-f32 with one row of a layer's V projection multiplied: one channel of V is an outlier.
@@ -36,12 +38,13 @@ std::vector<double> damage_of(const std::string& path, tensor::KvCodec codec, si
   base::Accounts accounts(uint64_t{1} << 30);
   const auto file = gguf::File::open(path).value();
   LoadOptions load;
-  load.context = 128;
+  load.context = kTokens;
   const Model model =
       Model::load(file, kernels::kernel_table(kernels::best_isa()), load, pool, accounts).value();
   const uint64_t before = accounts.reserved_bytes();
   std::vector<TokenId> tokens;
-  for (int i = 0; i < 100; ++i) tokens.push_back(TokenId{i * 37 % 200});
+  const int vocab = static_cast<int>(model.spec().vocab);
+  for (uint32_t i = 0; i < kTokens; ++i) tokens.push_back(TokenId{static_cast<int>(i) * 37 % vocab});
   const std::vector<double> damage = model.kv_damage(tokens, codec, pool, accounts).value();
   EXPECT_EQ(accounts.reserved_bytes(), before);
   EXPECT_EQ(damage.size(), model.spec().layer.size());
@@ -58,6 +61,22 @@ TEST(KvDamage, FewerBitsCostMore) {
     EXPECT_GT(int8[i], 2 * bf16[i]) << i;
     EXPECT_LT(int8[i], 1e-3) << i;
   }
+}
+
+// The second cache is attended with all that a layer's attention has: windows, sinks, slopes, latents,
+// experts.
+TEST(KvDamage, IsNoneOfF32InEveryArchitecture) {
+  size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("tests/golden/arch")) {
+    if (entry.path().extension() != ".gguf") continue;
+    ++files;
+    for (const double d : damage_of(entry.path(), tensor::KvCodec::kF32)) EXPECT_EQ(d, 0) << entry.path();
+    for (const double d : damage_of(entry.path(), tensor::KvCodec::kInt4)) {
+      EXPECT_GT(d, 0) << entry.path();
+      EXPECT_LT(d, .5) << entry.path();
+    }
+  }
+  EXPECT_GT(files, 30u);
 }
 
 TEST(KvDamage, DoesNotDependOnThreads) {

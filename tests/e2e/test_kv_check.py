@@ -14,7 +14,9 @@ def blocks(start, model, *flags):
     accounts = server.get("/v1/accounts")
     server.stop()
     assert answer["usage"]["completion_tokens"] == 8
-    assert accounts.json["planned_bytes"] >= accounts.json["accounts"]["kv"]["reserved_bytes"]
+    for account in accounts.json["accounts"].values():
+        for name, part in account["parts"].items():
+            assert name in ("token streams", "requests") or part["planned_bytes"] == part["reserved_bytes"], (name, part)
     return accounts.json["blocks"], server.stderr
 
 
@@ -28,6 +30,17 @@ def test_layers_that_four_bits_do_not_suit_keep_bf16(start):
     # d = 256, one KV head: a head block of bf16 has 64 KiB, one of int4 20 KiB.
     assert checked["block_bytes"] - off["block_bytes"] == 2 * (64 - 20) * 1024
     assert checked["total"] < off["total"]
+
+
+# The pool is divided again when the rope tables are there already, longer than what the context then is.
+def test_a_pool_that_lowers_the_context_is_divided_again(start):
+    server = start(GEMMA, "--kv-pool", "64MiB", "--kv-type", "int4")
+    accounts = server.get("/v1/accounts").json
+    server.stop()
+    assert accounts["blocks"]["bf16_layers"] == [5, 11]
+    rope = accounts["accounts"]["weights"]["parts"]["rope tables"]
+    assert rope["planned_bytes"] == rope["reserved_bytes"] > 0
+    assert accounts["reserved_bytes"] <= accounts["planned_bytes"]
 
 
 @pytest.mark.parametrize("flags", [("--kv-type", "k8v4"), ("--kv-type", "int8", "--kv-check", "on"), ("--kv-type", "bf16", "--kv-check", "on")])
