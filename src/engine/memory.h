@@ -28,7 +28,7 @@ struct Policy {
 struct Settings {
   uint64_t memory_bytes = 0;   // cap over all accounts
   uint32_t max_model_len = 0;  // 0: the model's context, lowered to what fits
-  std::string kv_type = "bf16";
+  std::string kv_type = "int8";
   uint64_t kv_pool_bytes = 0;  // 0: what the budget leaves, at most an eighth of max_seqs x max_model_len
   uint32_t block_tokens = 64;
   uint32_t max_seqs = 64, max_queue = 256, step_tokens = 512;

@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 namespace tally::measure {
 namespace {
@@ -17,6 +19,8 @@ using base::Result;
 using nlohmann::json;
 
 constexpr size_t kStepPagesMax = 64;  // that are fetched after a block
+constexpr int kStepWaits = 20;        // for the last step
+constexpr std::chrono::milliseconds kStepWait{5};
 constexpr size_t kWordsMin = 64;      // single tokens; fewer make prompts of a few words over and over
 
 // A JSON object that the server gives under `path`; null: none.
@@ -155,10 +159,15 @@ std::vector<json> steps_of(const KnownServer& server, uint64_t since, const std:
   for (const std::string& page : pages) take(page);
   if (!server.has_accounts) return out;
   Caller caller(server.endpoint);
-  for (size_t page = 0, before = SIZE_MAX; before != out.size() && page < kStepPagesMax; ++page) {
-    before = out.size();
+  int waits = kStepWaits;
+  for (size_t page = 0; page < kStepPagesMax; ++page) {
+    const size_t before = out.size();
     const auto answer = caller.call({.method = "GET", .path = steps_path(since), .body = ""});
     if (answer && answer->status == 200) take(answer->body);
+    if (out.size() > before) continue;
+    // A step is told once it is over, and the last tokens leave before that.
+    if (out.empty() || out.back().value("running", json()) == 0 || waits-- == 0) break;
+    std::this_thread::sleep_for(kStepWait);
   }
   return out;
 }

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from gguf_file import F32, STRING, U32, GgufFile, packed, tensor_bytes, text
-from rig import ROOT, SMOL, TINY, tally
+from rig import ROOT, SMOL, TINY, eventually, tally
 from test_cli import refused
 
 GIB = 1 << 30
@@ -220,6 +220,8 @@ def test_steps_follow_the_engine(start):
     server = start(TINY, "--kv-pool", "2MiB")
     assert server.get("/v1/steps").json["steps"] == []
     server.complete([5, 6, 7, 8], max_tokens=20, ignore_eos=True)
+    # A step is told once it is over, and the last token leaves before that.
+    eventually(lambda: server.get("/v1/steps").json["last_step"] == 20, "20 steps")
     page = server.get("/v1/steps").json
     steps = page["steps"]
     assert [s["step"] for s in steps] == list(range(1, page["last_step"] + 1)) and not page["dropped"]
