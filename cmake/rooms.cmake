@@ -6,9 +6,20 @@
 #   src/<name>/**/*_test.cc -> executable <name>_test, run by ctest from the top of the source tree
 #   TEST_DEPS: rooms that only the tests use
 #   HEADERS, TEST_HEADERS: heavy headers to precompile in instrumented builds
+#   JOIN: `sources`, `tests` or both: eight of them are compiled as one in instrumented builds
 
-# Half of the time that instrumented code takes to compile is reading the same headers. The release build goes without, which
-# proves that every file includes what it uses.
+# Most of the time that instrumented code takes to compile goes into reading the same headers, and into the inline functions of
+# theirs that each file compiles again: heavy headers are precompiled, and the files of the rooms with the heaviest are joined. The
+# release build goes without, which proves that every file includes what it uses.
+add_library(tally_joined INTERFACE)
+target_compile_options(tally_joined INTERFACE -Wno-shadow)  # of the names of another file
+function(tally_join target)
+  if(TALLY_SANITIZE)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    target_link_libraries(${target} PRIVATE tally_joined)
+  endif()
+endfunction()
+
 function(tally_precompile target)
   if(TALLY_SANITIZE)
     target_precompile_headers(${target} PRIVATE ${ARGN} <algorithm> <cmath> <functional> <map> <memory> <string> <vector>
@@ -18,7 +29,7 @@ function(tally_precompile target)
 endfunction()
 
 function(tally_room name)
-  cmake_parse_arguments(ROOM "" "" "DEPS;LIBS;HEADERS;TEST_DEPS;TEST_LIBS;TEST_HEADERS" ${ARGN})
+  cmake_parse_arguments(ROOM "" "" "DEPS;LIBS;HEADERS;TEST_DEPS;TEST_LIBS;TEST_HEADERS;JOIN" ${ARGN})
   set(dir ${CMAKE_SOURCE_DIR}/src/${name})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${dir}/*.cc)
   set(tests ${sources})
@@ -40,6 +51,9 @@ function(tally_room name)
   if(NOT name STREQUAL "kernels")  # kernels: its files have flags of their own
     tally_precompile(tally_${name} ${ROOM_HEADERS})
   endif()
+  if("sources" IN_LIST ROOM_JOIN)
+    tally_join(tally_${name})
+  endif()
 
   if(tests)
     add_executable(${name}_test ${tests})
@@ -52,6 +66,9 @@ function(tally_room name)
       target_compile_options(${name}_test PRIVATE -O1)  # the rooms are what has to be fast
     endif()
     tally_precompile(${name}_test <gtest/gtest.h> ${ROOM_TEST_HEADERS} ${ROOM_HEADERS})
+    if("tests" IN_LIST ROOM_JOIN)
+      tally_join(${name}_test)
+    endif()
     add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
     set_tests_properties(${name} PROPERTIES ENVIRONMENT "RC_PARAMS=seed=1")
   endif()

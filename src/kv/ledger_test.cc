@@ -276,15 +276,19 @@ RC_GTEST_PROP(LedgerProperty, EveryInvariantHoldsAfterEveryMove,
   for (const uint32_t d : dice) walk.step(d);
 }
 
-TEST(LedgerProperty, ALongWalkMakesEveryMove) {
+TEST(LedgerProperty, ALongWalkMakesEveryMoveAndLeavesNothingBehind) {
   RandomWalk walk(2);
   uint64_t state = 1;
-  for (int i = 0; i < 60'000; ++i) {
+  for (int i = 0; i < 100'000; ++i) {
     state = state * 6364136223846793005ULL + 1442695040888963407ULL;
     walk.step(static_cast<uint32_t>(state >> 33));
   }
   for (size_t m = 0; m < kMoveCount; ++m)
     EXPECT_GE(walk.ledger().moves(static_cast<Move>(m)), 100U) << "move " << m;
+  walk.finish();
+  const LedgerStats left = walk.ledger().stats();
+  EXPECT_EQ(left.free, left.total);
+  EXPECT_EQ(left.held + left.cached + left.both + left.shared + left.waste_tokens, 0U);
 }
 
 }  // namespace

@@ -63,6 +63,13 @@ class RandomWalk {
     ledger_.check(tables);
   }
 
+  // Every sequence ends, every entry is dropped.
+  void finish() {
+    for (Walker& each : walkers_) end(each);
+    reset();
+    ledger_.check({});
+  }
+
   const Ledger& ledger() const { return ledger_; }
 
  private:

@@ -131,14 +131,14 @@ TEST_P(ArchInvariance, HoldsForTheFamily) {
   }
 }
 
-std::vector<std::string> arch_files() {
+std::vector<std::string> family_names() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator("tests/golden/arch"))
     if (entry.path().extension() == ".gguf") names.push_back(entry.path().stem().string());
   std::sort(names.begin(), names.end());
   return names;
 }
-INSTANTIATE_TEST_SUITE_P(Families, ArchInvariance, testing::ValuesIn(arch_files()),
+INSTANTIATE_TEST_SUITE_P(Families, ArchInvariance, testing::ValuesIn(family_names()),
                          [](const auto& row) { return row.param; });
 
 // `--attention standard` is another arithmetic: close, not equal.

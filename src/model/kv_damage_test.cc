@@ -12,13 +12,13 @@ namespace tally::model {
 namespace {
 
 constexpr uint32_t kTokens = 64;
-constexpr char kTiny[] = "tests/golden/tiny/tiny-f32.gguf";
+constexpr char kModel[] = "tests/golden/tiny/tiny-f32.gguf";
 
 // tiny-f32 with one row of a layer's V projection multiplied: one channel of V is an outlier.
 std::string file_with_outlier(int layer, float factor) {
-  std::ifstream in(kTiny, std::ios::binary);
+  std::ifstream in(kModel, std::ios::binary);
   std::string bytes((std::istreambuf_iterator<char>(in)), {});
-  const auto file = gguf::File::open(kTiny).value();
+  const auto file = gguf::File::open(kModel).value();
   const gguf::TensorInfo* t = file.find_tensor("blk." + std::to_string(layer) + ".attn_v.weight");
   for (size_t i = 0; i < t->shape.dim[0]; ++i) {
     char* at = bytes.data() + t->file_offset + i * sizeof(float);
@@ -52,9 +52,9 @@ std::vector<double> damage_of(const std::string& path, tensor::KvCodec codec, si
 }
 
 TEST(KvDamage, FewerBitsCostMore) {
-  for (const double d : damage_of(kTiny, tensor::KvCodec::kF32)) EXPECT_EQ(d, 0);
-  const std::vector<double> bf16 = damage_of(kTiny, tensor::KvCodec::kBf16);
-  const std::vector<double> int8 = damage_of(kTiny, tensor::KvCodec::kInt8);
+  for (const double d : damage_of(kModel, tensor::KvCodec::kF32)) EXPECT_EQ(d, 0);
+  const std::vector<double> bf16 = damage_of(kModel, tensor::KvCodec::kBf16);
+  const std::vector<double> int8 = damage_of(kModel, tensor::KvCodec::kInt8);
   for (size_t i = 0; i < bf16.size(); ++i) {
     EXPECT_GT(bf16[i], 1e-7) << i;
     EXPECT_LT(bf16[i], 2e-5) << i;
@@ -80,11 +80,11 @@ TEST(KvDamage, IsNoneOfF32InEveryArchitecture) {
 }
 
 TEST(KvDamage, DoesNotDependOnThreads) {
-  EXPECT_EQ(damage_of(kTiny, tensor::KvCodec::kInt8, 1), damage_of(kTiny, tensor::KvCodec::kInt8, 3));
+  EXPECT_EQ(damage_of(kModel, tensor::KvCodec::kInt8, 1), damage_of(kModel, tensor::KvCodec::kInt8, 3));
 }
 
 TEST(KvDamage, AnOutlierShowsInItsLayer) {
-  const std::vector<double> plain = damage_of(kTiny, tensor::KvCodec::kInt8);
+  const std::vector<double> plain = damage_of(kModel, tensor::KvCodec::kInt8);
   const std::vector<double> outlier = damage_of(file_with_outlier(1, 500), tensor::KvCodec::kInt8);
   EXPECT_EQ(outlier[0], plain[0]);
   EXPECT_GT(outlier[1], 20 * plain[1]);

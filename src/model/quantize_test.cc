@@ -21,7 +21,7 @@ namespace {
 using tensor::DType;
 namespace fs = std::filesystem;
 
-constexpr const char* kTiny = "tests/golden/tiny/tiny-f32.gguf";
+constexpr const char* kTinyF32 = "tests/golden/tiny/tiny-f32.gguf";
 
 std::string read_text(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
@@ -83,8 +83,8 @@ TEST_F(QuantizeTest, BytesDoNotDependOnThreads) {
 }
 
 TEST_F(QuantizeTest, MetadataAndOrderAreKept) {
-  ASSERT_TRUE(run(kTiny, out(), "Q8_0"));
-  const auto before = gguf::File::open(kTiny), after = gguf::File::open(out());
+  ASSERT_TRUE(run(kTinyF32, out(), "Q8_0"));
+  const auto before = gguf::File::open(kTinyF32), after = gguf::File::open(out());
   ASSERT_TRUE(before && after);
   ASSERT_EQ(after->tensors().size(), before->tensors().size());
   for (size_t i = 0; i < before->tensors().size(); ++i) {
@@ -107,8 +107,8 @@ TEST_F(QuantizeTest, MetadataAndOrderAreKept) {
 }
 
 TEST_F(QuantizeTest, ToF32AndToItsOwnTypeChangesNothing) {
-  ASSERT_TRUE(run(kTiny, out(), "F32"));
-  const auto before = gguf::File::open(kTiny), after = gguf::File::open(out());
+  ASSERT_TRUE(run(kTinyF32, out(), "F32"));
+  const auto before = gguf::File::open(kTinyF32), after = gguf::File::open(out());
   ASSERT_TRUE(before && after);
   for (size_t i = 0; i < before->tensors().size(); ++i) {
     const gguf::TensorInfo &a = before->tensors()[i], &b = after->tensors()[i];
@@ -194,21 +194,21 @@ TEST_F(QuantizeTest, StopsAndLeavesNothing) {
     last = done;
     return done < total / 2;
   };
-  EXPECT_FALSE(run(kTiny, out(), "Q8_0", options));
+  EXPECT_FALSE(run(kTinyF32, out(), "Q8_0", options));
   EXPECT_EQ(read_text(out()), "what was there before");
   EXPECT_EQ(files(), 1u);
 }
 
 TEST_F(QuantizeTest, TheInputIsNotReplaced) {
   const fs::path copy = dir_ / "in.gguf", link = dir_ / "link.gguf";
-  fs::copy_file(kTiny, copy);
+  fs::copy_file(kTinyF32, copy);
   fs::create_symlink(copy, link);
   for (const fs::path& path : {copy, link}) {
     const auto refused = run(copy, path, "Q8_0");
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code, base::ErrorCode::kConfig);
   }
-  EXPECT_EQ(read_text(copy), read_text(kTiny));
+  EXPECT_EQ(read_text(copy), read_text(kTinyF32));
   EXPECT_EQ(files(), 2u);
 }
 

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -243,8 +244,8 @@ class Codec : public testing::Test {
 void expect_block(const std::vector<std::byte>& got, const std::vector<std::byte>& want,
                   const std::string& what) {
   ASSERT_EQ(got.size(), want.size()) << what;
-  for (size_t i = 0; i < got.size(); ++i)
-    ASSERT_EQ(got[i], want[i]) << what << ": byte " << i << " of the block";
+  const auto differs = std::mismatch(got.begin(), got.end(), want.begin()).first;
+  ASSERT_EQ(differs, got.end()) << what << ": byte " << differs - got.begin() << " of the block";
 }
 
 std::string describe(const KvLayout& l, const Form& form) {
