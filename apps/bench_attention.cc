@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "bench_cache.h"
 #include "bench_kernel.h"
+#include "bench_machine.h"
 
 #include <fmt/format.h>
 
@@ -19,8 +20,6 @@ using base::Result;
 
 constexpr double kRepetitionS = 0.02, kSlowS = 1;
 constexpr uint32_t kItemTokens = 32;
-
-double seconds_since(int64_t begin_us) { return static_cast<double>(base::now_us() - begin_us) * 1e-6; }
 
 // The cache of one codec and context, and what a call needs besides.
 class Layers {

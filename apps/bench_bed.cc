@@ -3,7 +3,6 @@
 #include "base/machine.h"
 #include "bench_kernel.h"
 #include "bench_lists.h"
-#include "cli.h"
 #include "interrupt.h"
 #include "loading.h"
 
@@ -30,12 +29,10 @@ base::Result<std::unique_ptr<BenchBed>> BenchBed::make(const base::Settings& set
   return bed;
 }
 
-void BenchBed::print_json(json results) const {
+json BenchBed::page(json results) const {
   json machine = machine_json(kernels::isa_name(kernels::best_isa()));
   roofs_->add_to(machine);
-  const json out = {
-      {"machine", std::move(machine)}, {"warnings", watch_.warnings()}, {"results", std::move(results)}};
-  write_json(out);
+  return {{"machine", std::move(machine)}, {"warnings", watch_.warnings()}, {"results", std::move(results)}};
 }
 
 int BenchBed::finish() const {

@@ -25,8 +25,8 @@ class BenchBed {
   const base::Arena& memory() const { return memory_; }
   Roofs& roofs() { return *roofs_; }
 
-  // One object on stdout: machine with roofs, warnings, results.
-  void print_json(nlohmann::json results) const;
+  // What --json prints: machine with roofs, warnings, results.
+  nlohmann::json page(nlohmann::json results) const;
   // Says on stderr what makes the figures doubtful; the exit code.
   int finish() const;
 

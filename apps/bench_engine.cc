@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/pool.h"
 #include "bench_cache.h"
+#include "bench_machine.h"
 #include "interrupt.h"
 #include "kernels/kernels.h"
 #include "kv/view.h"
@@ -31,8 +32,6 @@ constexpr uint32_t kTuningMs = 200;
 constexpr uint64_t kHugeWorthwhile = uint64_t{32} << 20;  // bytes; below, huge pages do not matter
 constexpr uint64_t kBlocksMax = 1u << 24;
 constexpr uint32_t kWarmDecode = 4;  // tokens
-
-double seconds_since(int64_t begin_us) { return static_cast<double>(base::now_us() - begin_us) * 1e-6; }
 
 // Every measure of one codec and thread count.
 std::vector<EngineMeasure> list_measures(const EngineBenchSettings& s, tensor::KvCodec codec,

@@ -2,7 +2,6 @@
 
 #include "base/utf8.h"
 #include "bench_machine.h"
-#include "cli.h"
 
 #include <fmt/format.h>
 
@@ -53,24 +52,23 @@ json result_json(const EngineMeasure& m) {
 
 }  // namespace
 
-void EngineBenchPage::print_json() const {
-  json results = json::array();
+nlohmann::json EngineBenchPage::json() const {
+  auto results = nlohmann::json::array();
   for (const EngineMeasure& m : report.measures) results.push_back(result_json(m));
-  const json out = {{"machine", machine_json(kernels::isa_name(settings.isa))},
-                    {"model",
-                     {{"path_basename", report.file_name},
-                      {"arch", report.architecture},
-                      {"weight_type", report.weight_type},
-                      {"weight_bytes", report.weight_bytes},
-                      {"load_seconds", report.load_s},
-                      {"huge_page_share", report.huge_share}}},
-                    {"settings",
-                     {{"step_tokens", settings.step_tokens},
-                      {"block_tokens", settings.block_tokens},
-                      {"attention", settings.standard_attention ? "standard" : "paged"}}},
-                    {"warnings", warnings},
-                    {"results", std::move(results)}};
-  write_json(out);
+  return {{"machine", machine_json(kernels::isa_name(settings.isa))},
+          {"model",
+           {{"path_basename", report.file_name},
+            {"arch", report.architecture},
+            {"weight_type", report.weight_type},
+            {"weight_bytes", report.weight_bytes},
+            {"load_seconds", report.load_s},
+            {"huge_page_share", report.huge_share}}},
+          {"settings",
+           {{"step_tokens", settings.step_tokens},
+            {"block_tokens", settings.block_tokens},
+            {"attention", settings.standard_attention ? "standard" : "paged"}}},
+          {"warnings", warnings},
+          {"results", std::move(results)}};
 }
 
 void EngineBenchPage::print_table() const {

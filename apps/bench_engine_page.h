@@ -3,6 +3,7 @@
 
 #include "bench_engine.h"
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,8 @@ struct EngineBenchPage {
   const EngineBenchReport& report;
   const std::vector<std::string>& warnings;
 
-  void print_json() const;   // one object on stdout
-  void print_table() const;  // for people
+  nlohmann::json json() const;  // what --json prints
+  void print_table() const;     // for people
 };
 
 }  // namespace tally::apps

@@ -17,8 +17,6 @@ using kernels::LinearFormat;
 
 constexpr double kRepetitionS = 0.02;
 
-double seconds_since(int64_t begin_us) { return static_cast<double>(base::now_us() - begin_us) * 1e-6; }
-
 struct Line {
   alignas(64) std::byte bytes[64];
 };

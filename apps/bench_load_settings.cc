@@ -19,10 +19,10 @@ using measure::Arrival;
 using measure::Level;
 using measure::Slo;
 
-constexpr std::string_view kCommand = "bench-load";
+constexpr std::string_view kLoadCommand = "bench-load";
 constexpr double kRateMin = .001, kRateMax = 1e6;
 
-Error refuse(std::string_view flag, const std::string& value, const std::string& allowed) {
+Error refuse_flag(std::string_view flag, const std::string& value, const std::string& allowed) {
   return {ErrorCode::kUsage, fmt::format("--{}: '{}' is not allowed; allowed: {}", flag,
                                          base::escape_for_log(value, 64), allowed)};
 }
@@ -50,13 +50,14 @@ Result<Slo> read_slo(const base::Settings& s) {
     const auto ms =
         limit == std::end(limits) ? std::nullopt : base::parse_real(word.substr(limit->first.size()));
     if (!ms || !(*ms > 0 && *ms <= 1e9))
-      return refuse("slo", word,
-                    "ttft:MS tpot:MS itl:MS e2e:MS, mlperf-server, mlperf-interactive, mlperf-70b, separated "
-                    "by commas");
+      return refuse_flag(
+          "slo", word,
+          "ttft:MS tpot:MS itl:MS e2e:MS, mlperf-server, mlperf-interactive, mlperf-70b, separated "
+          "by commas");
     *limit->second = *ms / 1e3;
   }
   if (s.given("slo") && s.list("slo").empty())
-    return refuse("slo", s.text("slo"), "ttft:MS,tpot:MS,itl:MS,e2e:MS");
+    return refuse_flag("slo", s.text("slo"), "ttft:MS,tpot:MS,itl:MS,e2e:MS");
   return out;
 }
 
@@ -68,11 +69,12 @@ Result<std::vector<Level>> read_levels(const base::Settings& s) {
   for (const std::string& word : s.list("rate")) {
     const auto rate = base::parse_real(word);
     if (!rate || !(*rate >= kRateMin && *rate <= kRateMax))
-      return refuse("rate", word, fmt::format("numbers {}..{} separated by commas", kRateMin, kRateMax));
+      return refuse_flag("rate", word, fmt::format("numbers {}..{} separated by commas", kRateMin, kRateMax));
     levels.push_back({.is_open = true, .value = *rate});
   }
-  if (s.given("rate") && levels.empty()) return refuse("rate", s.text("rate"), "numbers separated by commas");
-  TALLY_TRY(const std::vector<uint32_t> users, number_list(s, kCommand, "concurrency"));
+  if (s.given("rate") && levels.empty())
+    return refuse_flag("rate", s.text("rate"), "numbers separated by commas");
+  TALLY_TRY(const std::vector<uint32_t> users, number_list(s, kLoadCommand, "concurrency"));
   for (const uint32_t count : users)
     levels.push_back({.is_open = false, .value = static_cast<double>(count)});
   if (is_trace && !users.empty())

@@ -1,9 +1,9 @@
 #include "bench_machine.h"
 
 #include "base/check.h"
+#include "base/clock.h"
 
 #include <fmt/format.h>
-#include <sys/times.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,17 +11,8 @@
 #include <nlohmann/json.hpp>
 
 namespace tally::apps {
-namespace {
 
 using nlohmann::json;
-
-double own_cpu_s() {
-  tms own{};
-  ::times(&own);
-  return static_cast<double>(own.tms_utime + own.tms_stime) / static_cast<double>(::sysconf(_SC_CLK_TCK));
-}
-
-}  // namespace
 
 json machine_json(std::string_view tier) {
   json machine = measure::machine_json();
@@ -37,17 +28,12 @@ uint64_t last_cache_bytes() {
   return kGuess;
 }
 
-MachineWatch::MachineWatch() : begin_(measure::machine_times()), own_s_(own_cpu_s()) {
-  std::ifstream("/proc/loadavg") >> load_;
-}
+MachineWatch::MachineWatch() { std::ifstream("/proc/loadavg") >> load_; }
 
 std::vector<std::string> MachineWatch::warnings() const {
   constexpr double kForeignMost = 0.05, kStealMost = 0.01;  // shares of all CPUs
-  const measure::MachineTimes now = measure::machine_times();
   std::vector<std::string> out;
-  const double all_s = std::max(.01, now.all_s - begin_.all_s);
-  const double foreign = (now.busy_s - begin_.busy_s - (own_cpu_s() - own_s_)) / all_s;
-  const double steal = (now.steal_s - begin_.steal_s) / all_s;
+  const double foreign = cpus_.foreign(), steal = cpus_.steal();
   if (foreign > kForeignMost) {
     out.push_back(
         fmt::format("other processes used {:.0f} % of the CPUs while this was measured (at most {:.0f} % "
@@ -69,5 +55,7 @@ Spread spread(std::vector<double> values) {
   const size_t n = values.size();
   return {(values[(n - 1) / 2] + values[n / 2]) / 2, values.front(), values.back()};
 }
+
+double seconds_since(int64_t begin_us) { return static_cast<double>(base::now_us() - begin_us) * 1e-6; }
 
 }  // namespace tally::apps

@@ -27,8 +27,7 @@ class MachineWatch {
   std::vector<std::string> warnings() const;
 
  private:
-  measure::MachineTimes begin_;
-  double own_s_ = 0;
+  measure::CpuWatch cpus_;
   double load_ = 0;
 };
 
@@ -38,5 +37,8 @@ struct Spread {
 };
 // Requires: values is not empty.
 Spread spread(std::vector<double> values);
+
+// Since an instant of base::now_us().
+double seconds_since(int64_t begin_us);
 
 }  // namespace tally::apps

@@ -1,13 +1,11 @@
 #include "bench_roof.h"
 
-#include "base/check.h"
-#include "base/clock.h"
 #include "bench_machine.h"
+#include "machine_roofs.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <nlohmann/json.hpp>
 
 namespace tally::apps {
@@ -17,18 +15,11 @@ using kernels::RoofKind;
 using kernels::RoofLoop;
 
 constexpr int kTrials = 5;
-constexpr size_t kReadItem = size_t{4}
-                             << 20;  // bytes; small, so that a thread that lost its CPU costs little
-constexpr size_t kItems = 8;         // for each thread, of arithmetic
-constexpr int64_t kItemUs = 500;
-
-double seconds_since(int64_t begin_us) { return static_cast<double>(base::now_us() - begin_us) * 1e-6; }
 
 }  // namespace
 
 Roofs::Roofs(base::ThreadPool& pool, const std::byte* data, size_t bytes)
-    : pool_(pool), data_(data), bytes_(bytes / kReadItem * kReadItem) {
-  TALLY_CHECK(bytes_ > 0, "too little to read", bytes);
+    : pool_(pool), data_(data), bytes_(bytes) {
   double best = 0;
   for (const RoofLoop& loop : kernels::roof_loops()) {
     if (!kernels::host_has(loop.isa)) continue;
@@ -60,26 +51,11 @@ Roofs::Share Roofs::share(double bytes, double operations, double operations_roo
 }
 
 double Roofs::time_read(const RoofLoop& loop) {
-  std::atomic<uint64_t> sink{0};
-  const int64_t begin = base::now_us();
-  pool_.parallel_for(bytes_ / kReadItem, [&](size_t i, size_t) {
-    sink += loop.run({.data = data_ + i * kReadItem, .bytes = kReadItem});
-  });
-  return static_cast<double>(bytes_) / seconds_since(begin);
+  return measure::read_rate(roof_probe(loop), pool_, {data_, bytes_});
 }
 
 double Roofs::time_operations(const RoofLoop& loop) {
-  std::atomic<uint64_t> sink{0};
-  uint64_t rounds = 1024;
-  for (int64_t took = 0; took < kItemUs; rounds *= 2) {
-    const int64_t begin = base::now_us();
-    sink += loop.run({.rounds = rounds});
-    took = base::now_us() - begin;
-  }
-  const size_t items = kItems * pool_.threads();
-  const int64_t begin = base::now_us();
-  pool_.parallel_for(items, [&](size_t, size_t) { sink += loop.run({.rounds = rounds}); });
-  return loop.work * static_cast<double>(rounds * items) / seconds_since(begin);
+  return measure::operation_rate(roof_probe(loop), pool_);
 }
 
 void Roofs::add_to(nlohmann::json& machine) const {

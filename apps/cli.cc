@@ -129,6 +129,11 @@ std::string cache_directory() {
   return "";
 }
 
+bool colour_forbidden() {
+  const char* value = std::getenv("NO_COLOR");
+  return value != nullptr && *value != '\0';
+}
+
 std::string client_api_key() {
   const char* value = std::getenv("TALLY_API_KEY");
   return value == nullptr ? "" : value;

@@ -36,6 +36,8 @@ base::Result<Invocation> parse(const Command& command, std::span<const std::stri
 
 // Where the environment says that caches go; "" if it says nothing.
 std::string cache_directory();
+// NO_COLOR of the environment is set.
+bool colour_forbidden();
 // TALLY_API_KEY of the environment, for commands that are clients; "" without.
 std::string client_api_key();
 
@@ -58,10 +60,16 @@ int run_bench_attention(const Invocation& call);
 int run_bench_load(const Invocation& call);
 int run_simulate(const Invocation& call);
 int run_compare(const Invocation& call);
+int run_ablate(const Invocation& call);
 int run_eval_ppl(const Invocation& call);
 int run_eval_kld(const Invocation& call);
 int run_eval_kv(const Invocation& call);
 int run_runs(const Invocation& call);
+int run_report(const Invocation& call);
+int run_trace(const Invocation& call);
+int run_explain(const Invocation& call);
+int run_doctor(const Invocation& call);
+int run_top(const Invocation& call);
 int run_help(const Invocation& call);
 // The page of one command, or of a family of them ("bench").
 int show_help(std::string_view command);

@@ -19,7 +19,7 @@ using base::Error;
 using base::ErrorCode;
 using base::Result;
 
-constexpr std::string_view kCommand = "bench-attention";
+constexpr std::string_view kAttentionCommand = "bench-attention";
 
 Result<AttentionShape> parse_shape(const std::string& text) {
   const size_t first = text.find('/'),
@@ -44,18 +44,18 @@ Result<AttentionShape> parse_shape(const std::string& text) {
 
 Result<AttentionBenchSettings> read_settings(const base::Settings& s) {
   AttentionBenchSettings out;
-  TALLY_TRY(out.isas, isa_list(s, kCommand));
+  TALLY_TRY(out.isas, isa_list(s, kAttentionCommand));
   // Minutes, unless asked for.
   if (s.text("isa").empty() && out.isas.size() > 1) std::erase(out.isas, kernels::Isa::kScalar);
-  TALLY_TRY(const std::vector<std::string> codecs, word_list(s, kCommand, "kv-type"));
+  TALLY_TRY(const std::vector<std::string> codecs, word_list(s, kAttentionCommand, "kv-type"));
   for (const std::string& name : codecs)
     for (const tensor::KvCodecInfo& info : tensor::kKvCodecs)
       if (name == info.name) out.codecs.push_back(info.codec);
-  TALLY_TRY(const std::vector<std::string> forms, word_list(s, kCommand, "form"));
+  TALLY_TRY(const std::vector<std::string> forms, word_list(s, kAttentionCommand, "form"));
   out.forms.clear();
   for (const std::string& name : forms)
     out.forms.push_back(name == kAttentionForms[0] ? AttentionForm::kPaged : AttentionForm::kStandard);
-  TALLY_TRY(out.contexts, number_list(s, kCommand, "context"));
+  TALLY_TRY(out.contexts, number_list(s, kAttentionCommand, "context"));
   for (const std::string& text : s.list("shape")) {
     TALLY_TRY(const AttentionShape shape, parse_shape(text));
     out.shapes.push_back(shape);
@@ -88,7 +88,7 @@ int run_bench_attention(const Invocation& call) {
   }
   if (!measures) return fail(measures.error());
   const AttentionBenchPage page{*settings, *measures, bed.roofs()};
-  s.on("json") ? bed.print_json(page.results()) : page.print_table();
+  s.on("json") ? write_json(bed.page(page.results())) : page.print_table();
   return bed.finish();
 }
 

@@ -4,6 +4,7 @@
 #include "bench_engine_page.h"
 #include "bench_lists.h"
 #include "bench_machine.h"
+#include "bench_store.h"
 #include "cli.h"
 #include "interrupt.h"
 #include "loading.h"
@@ -11,6 +12,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 namespace tally::apps {
@@ -18,21 +20,21 @@ namespace {
 
 using base::Result;
 
-constexpr std::string_view kCommand = "bench-engine";
+constexpr std::string_view kEngineCommand = "bench-engine";
 
-Result<EngineBenchSettings> read_settings(const base::Settings& s) {
+Result<EngineBenchSettings> engine_settings(const base::Settings& s) {
   EngineBenchSettings out;
-  TALLY_TRY(out.prompts, number_list(s, kCommand, "prompt"));
-  TALLY_TRY(out.decodes, number_list(s, kCommand, "decode"));
-  TALLY_TRY(out.batches, number_list(s, kCommand, "batch"));
-  TALLY_TRY(out.depths, number_list(s, kCommand, "depth"));
-  TALLY_TRY(const std::vector<std::string> codecs, word_list(s, kCommand, "kv-type"));
+  TALLY_TRY(out.prompts, number_list(s, kEngineCommand, "prompt"));
+  TALLY_TRY(out.decodes, number_list(s, kEngineCommand, "decode"));
+  TALLY_TRY(out.batches, number_list(s, kEngineCommand, "batch"));
+  TALLY_TRY(out.depths, number_list(s, kEngineCommand, "depth"));
+  TALLY_TRY(const std::vector<std::string> codecs, word_list(s, kEngineCommand, "kv-type"));
   for (const std::string& name : codecs)
     for (const tensor::KvCodecInfo& info : tensor::kKvCodecs)
       if (name == info.name) out.codecs.push_back(info.codec);
-  TALLY_TRY(out.threads, number_list(s, kCommand, "threads"));
+  TALLY_TRY(out.threads, number_list(s, kEngineCommand, "threads"));
   if (out.threads.empty()) out.threads = {0};
-  TALLY_TRY(const std::vector<std::string> blocks, word_list(s, kCommand, "depth-blocks"));
+  TALLY_TRY(const std::vector<std::string> blocks, word_list(s, kEngineCommand, "depth-blocks"));
   out.depth_blocks.clear();
   for (const std::string& name : blocks)
     for (const DepthBlocks b : {DepthBlocks::kOwn, DepthBlocks::kApart, DepthBlocks::kTogether})
@@ -58,7 +60,7 @@ Result<EngineBenchSettings> read_settings(const base::Settings& s) {
 int run_bench_engine(const Invocation& call) {
   const auto model = model_argument(call.arguments, 1);
   if (!model) return fail(model.error());
-  auto settings = read_settings(call.settings);
+  auto settings = engine_settings(call.settings);
   if (!settings) return fail(settings.error());
   hold_ending_signals();
   const MachineWatch watch;
@@ -85,7 +87,8 @@ int run_bench_engine(const Invocation& call) {
                     100 * report->huge_share));
   }
   const EngineBenchPage page{*settings, *report, warnings};
-  call.settings.on("json") ? page.print_json() : page.print_table();
+  if (const auto told = tell_bench(call, "bench engine", page.json(), [&] { page.print_table(); }); !told)
+    return fail(told.error());
   for (const std::string& warning : warnings) fmt::print(stderr, "tally: warning: {}\n", warning);
   return 0;
 }

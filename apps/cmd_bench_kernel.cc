@@ -3,6 +3,7 @@
 #include "bench_kernel.h"
 #include "bench_kernel_page.h"
 #include "bench_lists.h"
+#include "bench_store.h"
 #include "cli.h"
 #include "interrupt.h"
 #include "loading.h"
@@ -18,19 +19,19 @@ using base::Error;
 using base::ErrorCode;
 using base::Result;
 
-constexpr std::string_view kCommand = "bench-kernel";
+constexpr std::string_view kKernelCommand = "bench-kernel";
 
-Result<KernelBenchSettings> read_settings(const base::Settings& s) {
+Result<KernelBenchSettings> kernel_settings(const base::Settings& s) {
   KernelBenchSettings out;
-  TALLY_TRY(out.isas, isa_list(s, kCommand));
+  TALLY_TRY(out.isas, isa_list(s, kKernelCommand));
   out.scalar_at_one_token = s.text("isa").empty();
-  TALLY_TRY(const std::vector<std::string> types, word_list(s, kCommand, "type"));
+  TALLY_TRY(const std::vector<std::string> types, word_list(s, kKernelCommand, "type"));
   for (const kernels::LinearFormat& format : kernels::kernel_table(kernels::Isa::kScalar).linear) {
     const std::string name = lower(tensor::dtype_info(format.type).name);
     if (types.empty() || std::find(types.begin(), types.end(), name) != types.end())
       out.types.push_back(format.type);
   }
-  TALLY_TRY(out.tokens, number_list(s, kCommand, "tokens"));
+  TALLY_TRY(out.tokens, number_list(s, kKernelCommand, "tokens"));
   out.rows = static_cast<uint32_t>(s.number("rows")), out.k = static_cast<uint32_t>(s.number("k"));
   out.repetitions = static_cast<uint32_t>(s.number("repetitions"));
   if (out.k % 256 != 0)
@@ -49,7 +50,7 @@ Result<KernelBenchSettings> read_settings(const base::Settings& s) {
 int run_bench_kernel(const Invocation& call) {
   if (!call.arguments.empty()) return fail(no_argument(call.arguments[0]));
   const base::Settings& s = call.settings;
-  const auto settings = read_settings(s);
+  const auto settings = kernel_settings(s);
   if (!settings) return fail(settings.error());
   const auto made = BenchBed::make(s);
   if (!made) return fail(made.error());
@@ -64,7 +65,10 @@ int run_bench_kernel(const Invocation& call) {
                              });
   }
   const KernelBenchPage page{*settings, measures, bed.roofs()};
-  s.on("json") ? bed.print_json(page.results()) : page.print_table();
+  if (const auto told =
+          tell_bench(call, "bench kernel", bed.page(page.results()), [&] { page.print_table(); });
+      !told)
+    return fail(told.error());
   return bed.finish();
 }
 

@@ -66,8 +66,11 @@ Result<int> compare(const Invocation& call) {
   }
   measure::CompareOptions options;
   options.noise = noise ? &*noise : nullptr;
-  TALLY_TRY(const measure::Comparison comparison, measure::compare_runs(pairs, options));
-  if (measured.same && pairs.size() > 1 && comparison.verdict != measure::Verdict::kInvalid) {
+  TALLY_TRY(const measure::Comparison comparison, measure::is_bench(runs.front())
+                                                      ? measure::compare_benches(pairs, options)
+                                                      : measure::compare_runs(pairs, options));
+  const bool shows_noise = measured.same && pairs.size() > 1 && !measure::is_bench(runs.front());
+  if (shows_noise && comparison.verdict != measure::Verdict::kInvalid) {
     noise = measure::noise_of(comparison, runs.front());
     TALLY_TRY_VOID(measure::store_noise(*noise, noise_path));
   }

@@ -21,7 +21,7 @@ using sched::simulate::Scenario;
 using sched::simulate::Scheme;
 using sched::simulate::Trace;
 
-constexpr std::string_view kCommand = "simulate";
+constexpr std::string_view kSimulateCommand = "simulate";
 constexpr uint64_t kFileBytesMax = uint64_t{4} << 30;
 constexpr uint32_t kRequestsDefault = 1000;
 constexpr double kRateDefault = 1;
@@ -96,9 +96,9 @@ Result<std::vector<SimulatedRun>> list_runs(const base::Settings& s) {
                    .row = s.real("cost-row"),
                    .kv_decode = s.real("cost-kv"),
                    .kv_prefill = s.real("cost-kv-prompt")};
-  TALLY_TRY(const std::vector<std::string> allocators, word_list(s, kCommand, "allocator"));
-  TALLY_TRY(const std::vector<std::string> batchings, word_list(s, kCommand, "batching"));
-  TALLY_TRY(const std::vector<std::string> blocks, word_list(s, kCommand, "block-tokens"));
+  TALLY_TRY(const std::vector<std::string> allocators, word_list(s, kSimulateCommand, "allocator"));
+  TALLY_TRY(const std::vector<std::string> batchings, word_list(s, kSimulateCommand, "batching"));
+  TALLY_TRY(const std::vector<std::string> blocks, word_list(s, kSimulateCommand, "block-tokens"));
   std::vector<SimulatedRun> runs;
   for (const std::string& allocator : allocators) {
     for (const Scheme scheme : {Scheme::kPaged, Scheme::kReserve, Scheme::kMaxLength, Scheme::kPowerOfTwo})

@@ -17,19 +17,27 @@ using measure::Gate;
 using measure::MetricKind;
 using nlohmann::json;
 
-// Three significant digits, never an exponent.
+constexpr size_t kNameMin = 26, kNameMax = 48;  // columns of a metric's name
+
+// The metric that made the verdict of the whole.
+const ComparedMetric* deciding(const measure::Comparison& c) {
+  const auto at = std::find_if(c.metrics.begin(), c.metrics.end(),
+                               [&](const ComparedMetric& m) { return m.judged && m.verdict == c.verdict; });
+  return at == c.metrics.end() ? nullptr : &*at;
+}
+
+const char* plural(size_t n) { return n == 1 ? "" : "s"; }
+
+}  // namespace
+
 std::string three_digits(double value) {
   const double size = std::abs(value);
   const int decimals = size >= 100 || size == 0 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : 3;
   return fmt::format("{:.{}f}", value, decimals);
 }
 
-struct Unit {
-  const char* name;
-  double scale;
-};
-
 Unit unit_of(const ComparedMetric& m) {
+  if (!m.unit.empty()) return {m.unit.c_str(), 1};
   if (m.kind == MetricKind::kLatency) return {"ms", 1e3};
   if (m.kind == MetricKind::kMemory) return {"MiB", 0x1p-20};
   return {m.name == "output_throughput" ? "tok/s" : "req/s", 1};
@@ -48,17 +56,6 @@ std::string verdict_text(const ComparedMetric& m) {
   return out;
 }
 
-// The metric that made the verdict of the whole.
-const ComparedMetric* deciding(const measure::Comparison& c) {
-  const auto at = std::find_if(c.metrics.begin(), c.metrics.end(),
-                               [&](const ComparedMetric& m) { return m.judged && m.verdict == c.verdict; });
-  return at == c.metrics.end() ? nullptr : &*at;
-}
-
-const char* plural(size_t n) { return n == 1 ? "" : "s"; }
-
-}  // namespace
-
 void ComparePage::print_json() const {
   json out = measure::comparison_json(comparison);
   out["a"] = name_a, out["b"] = name_b, out["same_configuration"] = same, out["runs"] = paths;
@@ -69,8 +66,9 @@ void ComparePage::print_json() const {
 // What, how much, and the word.
 void ComparePage::print_heading() const {
   const measure::Comparison& c = comparison;
-  fmt::print("A {}\nB {}\n{} pair{}, {} requests completed in both arms; ", base::escape_for_log(name_a),
-             base::escape_for_log(name_b), c.pairs, plural(c.pairs), c.requests);
+  fmt::print("A {}\nB {}\n{} pair{}, ", base::escape_for_log(name_a), base::escape_for_log(name_b), c.pairs,
+             plural(c.pairs));
+  if (c.requests > 0) fmt::print("{} requests completed in both arms; ", c.requests);
   if (c.changes.size() == 1) {
     const measure::ChangedSetting& change = c.changes.front();
     fmt::print("1 variable changed: {} {} -> {}\n", base::escape_for_log(change.name),
@@ -91,16 +89,23 @@ void ComparePage::print_heading() const {
 }
 
 void ComparePage::print_rows(bool judged) const {
-  fmt::print("{:<26}{:>10}{:>10} {:<6}{:>8}  {:<16}{:>8}{:>8}  {}\n",
-             judged ? "better is > 1" : "without a verdict", "A", "B", "", "ratio", "95 %",
+  size_t width = kNameMin;
+  bool any = false;
+  for (const ComparedMetric& m : comparison.metrics) {
+    if (m.judged != judged) continue;
+    width = std::clamp(m.name.size() + 2, width, kNameMax), any = true;
+  }
+  if (!any) return;
+  fmt::print("{:<{}}{:>10}{:>10} {:<6}{:>8}  {:<16}{:>8}{:>8}  {}\n",
+             judged ? "better is > 1" : "without a verdict", width, "A", "B", "", "ratio", "95 %",
              judged ? "p Holm" : "p", "Cliff", judged ? "verdict" : "");
   for (const ComparedMetric& m : comparison.metrics) {
     if (m.judged != judged) continue;
     const Unit unit = unit_of(m);
     const std::string name = m.class_name.empty() ? m.name : fmt::format("{} {}", m.name, m.class_name);
-    fmt::print("{:<26}{:>10}{:>10} {:<6}{:>8.3f}  {:<16}{:>8.4f}{:>8}  {}\n", base::escape_for_log(name, 25),
-               three_digits(m.a * unit.scale), three_digits(m.b * unit.scale), unit.name, m.ratio,
-               interval_text(m), judged ? m.p_holm : m.p,
+    fmt::print("{:<{}}{:>10}{:>10} {:<6}{:>8.3f}  {:<16}{:>8.4f}{:>8}  {}\n",
+               base::escape_for_log(name, width - 1), width, three_digits(m.a * unit.scale),
+               three_digits(m.b * unit.scale), unit.name, m.ratio, interval_text(m), judged ? m.p_holm : m.p,
                m.cliffs_delta ? fmt::format("{:+.2f}", *m.cliffs_delta) : "-", judged ? verdict_text(m) : "");
   }
   fmt::print("\n");

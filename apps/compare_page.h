@@ -8,6 +8,19 @@
 
 namespace tally::apps {
 
+// Three significant digits, never an exponent.
+std::string three_digits(double value);
+// In which a metric is shown.
+struct Unit {
+  const char* name;
+  double scale;
+};
+Unit unit_of(const measure::ComparedMetric& metric);
+// "0.950 .. 1.020"
+std::string interval_text(const measure::ComparedMetric& metric);
+// "UNDECIDED  needs about 7 more pairs"
+std::string verdict_text(const measure::ComparedMetric& metric);
+
 struct ComparePage {
   std::string name_a, name_b;
   const measure::Comparison& comparison;

@@ -9,7 +9,7 @@
 namespace tally::apps {
 namespace {
 
-constexpr uint32_t kBlockTokens = 64;  // the default of --block-tokens
+constexpr uint32_t kDefaultBlockTokens = 64;  // the default of --block-tokens
 
 std::string_view string_of(const gguf::File& file, std::string_view key) {
   const auto value = file.get_string(key);
@@ -48,9 +48,10 @@ void read_model(const gguf::File& file, const kernels::KernelTable& table, Inspe
   found.model.layers = layer_groups(*spec);
   for (const tensor::KvCodecInfo& codec : tensor::kKvCodecs) {
     KvCost cost{codec.name, 0, 0};
-    for (const tensor::KvLayout& layout : model::kv_layouts(*spec, codec.codec, kBlockTokens)) {
-      cost.token_bytes += static_cast<double>(layout.block_bytes) / kBlockTokens;
-      cost.context_bytes += (spec->context + uint64_t{kBlockTokens} - 1) / kBlockTokens * layout.block_bytes;
+    for (const tensor::KvLayout& layout : model::kv_layouts(*spec, codec.codec, kDefaultBlockTokens)) {
+      cost.token_bytes += static_cast<double>(layout.block_bytes) / kDefaultBlockTokens;
+      cost.context_bytes +=
+          (spec->context + uint64_t{kDefaultBlockTokens} - 1) / kDefaultBlockTokens * layout.block_bytes;
     }
     found.model.kv.push_back(cost);
   }

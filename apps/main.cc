@@ -28,17 +28,17 @@ constexpr Command kCommands[] = {
     {"bench load", "[NAME=]URL...", "load generator against any OpenAI-compatible server", run_bench_load},
     {"simulate", "TRACE", "scheduler and allocators on a virtual clock, no model", run_simulate},
     {"compare", "A B [A2 B2]...", "stored runs in pairs: ratios with confidence and a verdict", run_compare},
+    {"ablate", "FILE.json [MODEL.gguf]", "one variable at a time from a baseline, with verdicts", run_ablate},
     {"eval ppl", "MODEL.gguf", "perplexity of a text, scored through the stored KV cache", run_eval_ppl},
     {"eval kld", "MODEL.gguf", "what KV codecs change against f32 KV on a text", run_eval_kld},
     {"eval kv", "MODEL.gguf", "the same, with generated text, questions, and decode speed at depth", run_eval_kv},
+    {"explain", "RUN|URL", "where the time went, what bounds it, what would help", run_explain},
+    {"doctor", "[MODEL.gguf]", "is this machine set up well: finding, evidence, effect, remedy", run_doctor},
+    {"top", "URL", "terminal dashboard: what a server does now", run_top},
     {"runs", "[DIR]", "stored runs", run_runs},
+    {"report", "RUN...", "stored runs as one HTML page: latency, load, memory, steps, roofs", run_report},
+    {"trace", "RUN", "a stored run for chrome://tracing and Perfetto", run_trace},
     {"help", "[COMMAND]", "this page, or the flags of a command", run_help},
-    {"ablate", "FILE", "one variable at a time from a baseline", nullptr},
-    {"explain", "RUN|URL", "where the time went", nullptr},
-    {"doctor", "", "is this machine set up well", nullptr},
-    {"top", "URL", "terminal dashboard", nullptr},
-    {"report", "RUN...", "one-file HTML", nullptr},
-    {"trace", "RUN", "Chrome trace", nullptr},
 };
 
 // The commands whose first of two words is `word`, for people; "": none.

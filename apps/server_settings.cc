@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/sha256.h"
 #include "base/utf8.h"
+#include "machine_roofs.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -74,6 +75,17 @@ serve::WireLimits wire_limits(const base::Settings& s) {
   return w;
 }
 
+// What another command measured and kept: a start measures nothing for a page.
+serve::MachineRoofs known_roofs(const base::Settings& s) {
+  serve::MachineRoofs out;
+  const auto kept = measure::kept_roofs(measure::roofs_file(kept_directory(s)));
+  if (!kept) return out;
+  out.bytes_per_s.assign(kept->bytes_per_s.begin(), kept->bytes_per_s.end());
+  out.ops_per_s = {{"int8", kept->int8_ops_per_s}, {"f32", kept->f32_ops_per_s}};
+  out.isa = kept->isa;
+  return out;
+}
+
 }  // namespace
 
 Result<serve::Settings> server_settings(const base::Settings& s, const std::string& model_path,
@@ -99,6 +111,7 @@ Result<serve::Settings> server_settings(const base::Settings& s, const std::stri
   out.limits = wire_limits(s);
   for (const auto& [name, value] : s.values())
     out.shown.push_back({name, value.text, std::string(base::source_name(value.source))});
+  out.roofs = known_roofs(s);
   return out;
 }
 

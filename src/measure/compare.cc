@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "measure/compare_gates.h"
+#include "measure/compare_weigh.h"
 #include "measure/pairs.h"
 #include "measure/quantile.h"
 #include "measure/summary.h"
@@ -58,15 +59,6 @@ std::optional<double> result_of(const Run& run, const char* key) {
   return (*at)[key].get<double>();
 }
 
-std::optional<double> peak_memory(const Run& run, const Figures&) {
-  if (const auto peak = result_of(run, "peak_rss_anon_bytes")) return peak;
-  std::optional<double> peak;
-  for (const MemorySample& m : run.memory) {
-    if (m.rss_anon) peak = std::max(peak.value_or(0), static_cast<double>(*m.rss_anon));
-  }
-  return peak;
-}
-
 template <Distribution Figures::* kOf, Percentile Distribution::* kWhich>
 std::optional<double> percentile_of(const Run&, const Figures& f) {
   const Distribution& d = f.*kOf;
@@ -78,7 +70,8 @@ constexpr RunMetric kRunMetrics[] = {
      [](const Run&, const Figures& f) { return std::optional(f.output_throughput); }},
     {"request_goodput", MetricKind::kRate, true,
      [](const Run& run, const Figures&) { return result_of(run, "request_goodput"); }},
-    {"peak_memory", MetricKind::kMemory, true, peak_memory},
+    {"peak_memory", MetricKind::kMemory, true,
+     [](const Run& run, const Figures&) { return peak_memory(run); }},
     {"ttft_p95", MetricKind::kLatency, false, percentile_of<&Figures::ttft_planned, &Distribution::p95>},
     {"ttft_p99", MetricKind::kLatency, false, percentile_of<&Figures::ttft_planned, &Distribution::p99>},
     {"tpot_p95", MetricKind::kLatency, false, percentile_of<&Figures::tpot, &Distribution::p95>},
@@ -108,24 +101,6 @@ Result<PairView> view_of(const RunPair& runs, size_t number) {
                  fmt::format("pair {}: no request completed in both runs ({} and {} completed)", number,
                              out.figures.a.completed, out.figures.b.completed)};
   return out;
-}
-
-// Estimate, interval and p of the differences. They are log(x_B / x_A); better_sign turns them so that better
-// is > 0.
-void weigh(ComparedMetric& out, std::span<const PairDifference> differences, const CompareOptions& options) {
-  const double better_sign = out.kind == MetricKind::kRate ? 1 : -1;
-  std::vector<double> values;
-  for (const PairDifference& d : differences) {
-    values.push_back(d.value);
-    out.pair_ratios.push_back(std::exp(better_sign * d.value));
-  }
-  out.pairs = values.size();
-  out.ratio = std::exp(better_sign * hodges_lehmann(values));
-  out.p = sign_flip_p(values);
-  if (out.pairs < 2) return;
-  const Interval i = bootstrap_interval(differences, {options.resamples, options.seed});
-  const auto [low, high] = std::minmax({better_sign * i.low, better_sign * i.high});
-  out.low = std::exp(low), out.high = std::exp(high);
 }
 
 std::optional<ComparedMetric> compare_requests(std::span<const PairView> pairs, const RequestMetric& metric,
@@ -200,42 +175,32 @@ std::vector<ComparedMetric> compare_all(std::span<const PairView> pairs, const C
   return out;
 }
 
-void judge_all(std::vector<ComparedMetric>& metrics, const Noise* noise) {
-  std::vector<ComparedMetric*> judged;
-  std::vector<double> p;
+// What the machine can show with so many pairs, where its noise is known.
+void calibrate(std::vector<ComparedMetric>& metrics, const Noise* noise) {
   for (ComparedMetric& m : metrics) {
-    if (!m.judged) continue;
-    judged.push_back(&m);
-    p.push_back(m.p);
-  }
-  const std::vector<double> adjusted = holm(p);
-  for (size_t i = 0; i < judged.size(); ++i) {
-    ComparedMetric& m = *judged[i];
-    m.p_holm = adjusted[i];
-    Evidence evidence{
-        std::log(m.ratio), std::log(m.low.value_or(1)), std::log(m.high.value_or(1)), m.p_holm, m.pairs, {}};
-    if (noise != nullptr && noise->sd.contains(m.name) && m.pairs >= 2) {
-      evidence.detectable = detectable_difference(noise->sd.at(m.name), m.pairs);
-      m.detectable = std::exp(*evidence.detectable);
-    }
-    m.verdict = judge(evidence, m.kind);
-    if (is_undecided(m.verdict)) m.pairs_needed = pairs_needed(evidence, m.kind, judged.size());
+    if (noise != nullptr && m.judged && noise->sd.contains(m.name) && m.pairs >= 2)
+      m.detectable = std::exp(detectable_difference(noise->sd.at(m.name), m.pairs));
   }
 }
 
-// Worse outweighs undecided, and that outweighs better: nobody should miss what got worse.
-Verdict verdict_of(const Comparison& c) {
-  for (const Gate& gate : c.gates) {
-    if (!gate.passed) return Verdict::kInvalid;
-  }
-  Verdict out = Verdict::kSame;
-  const auto weight = [](Verdict v) {
-    return is_worse(v) ? 3 : is_undecided(v) ? 2 : v == Verdict::kSame ? 0 : 1;
-  };
-  for (const ComparedMetric& m : c.metrics) {
-    if (m.judged && weight(m.verdict) > weight(out)) out = m.verdict;
-  }
+Evidence evidence_of(const ComparedMetric& m) {
+  Evidence out{
+      std::log(m.ratio), std::log(m.low.value_or(1)), std::log(m.high.value_or(1)), m.p_holm, m.pairs, {}};
+  if (m.detectable) out.detectable = std::log(*m.detectable);
   return out;
+}
+
+// Nobody should miss what got worse.
+void conclude(Comparison& c) {
+  c.verdict = Verdict::kSame;
+  for (const ComparedMetric& m : c.metrics)
+    if (m.judged) c.verdict = graver(c.verdict, m.verdict);
+  if (std::all_of(c.gates.begin(), c.gates.end(), [](const Gate& gate) { return gate.passed; })) return;
+  c.verdict = Verdict::kInvalid;
+  for (ComparedMetric& m : c.metrics) {
+    m.verdict = Verdict::kInvalid;
+    m.pairs_needed.reset();
+  }
 }
 
 // Changes that every pair has in common come once.
@@ -249,6 +214,22 @@ void add_changes(std::vector<ChangedSetting>& to, const RunPair& pair) {
 }
 
 }  // namespace
+
+void weigh(ComparedMetric& out, std::span<const PairDifference> differences, const CompareOptions& options) {
+  const double better_sign = out.kind == MetricKind::kRate ? 1 : -1;
+  std::vector<double> values;
+  for (const PairDifference& d : differences) {
+    values.push_back(d.value);
+    out.pair_ratios.push_back(std::exp(better_sign * d.value));
+  }
+  out.pairs = values.size();
+  out.ratio = std::exp(better_sign * hodges_lehmann(values));
+  out.p = sign_flip_p(values);
+  if (out.pairs < 2) return;
+  const Interval i = bootstrap_interval(differences, {options.resamples, options.seed});
+  const auto [low, high] = std::minmax({better_sign * i.low, better_sign * i.high});
+  out.low = std::exp(low), out.high = std::exp(high);
+}
 
 Result<Comparison> compare_runs(std::span<const RunPair> pairs, const CompareOptions& options) {
   TALLY_CHECK(!pairs.empty(), "compare_runs of no pair");
@@ -279,20 +260,42 @@ Result<Comparison> compare_runs(std::span<const RunPair> pairs, const CompareOpt
     noise = nullptr;
   }
   out.metrics = compare_all(views, options);
-  judge_all(out.metrics, noise);
-  out.verdict = verdict_of(out);
-  if (out.verdict == Verdict::kInvalid) {
-    for (ComparedMetric& m : out.metrics) {
-      m.verdict = Verdict::kInvalid;
-      m.pairs_needed.reset();
-    }
-  }
+  calibrate(out.metrics, noise);
+  Comparison* const alone[] = {&out};
+  judge_together(alone);
   return out;
 }
 
-int exit_code(const Comparison& c) {
-  if (c.verdict == Verdict::kInvalid) return 3;
-  return is_worse(c.verdict) ? 1 : is_undecided(c.verdict) ? 2 : 0;
+void judge_together(std::span<Comparison* const> comparisons) {
+  std::vector<ComparedMetric*> judged;
+  std::vector<double> p;
+  for (Comparison* comparison : comparisons) {
+    for (ComparedMetric& m : comparison->metrics) {
+      if (!m.judged) continue;
+      judged.push_back(&m);
+      p.push_back(m.p);
+    }
+  }
+  const std::vector<double> adjusted = holm(p);
+  for (size_t i = 0; i < judged.size(); ++i) {
+    ComparedMetric& m = *judged[i];
+    m.p_holm = adjusted[i];
+    m.verdict = judge(evidence_of(m), m.kind);
+    m.pairs_needed.reset();
+    if (is_undecided(m.verdict)) m.pairs_needed = pairs_needed(evidence_of(m), m.kind, judged.size());
+  }
+  for (Comparison* comparison : comparisons) conclude(*comparison);
 }
+
+std::optional<double> peak_memory(const Run& run) {
+  if (const auto peak = result_of(run, "peak_rss_anon_bytes")) return peak;
+  std::optional<double> peak;
+  for (const MemorySample& m : run.memory) {
+    if (m.rss_anon) peak = std::max(peak.value_or(0), static_cast<double>(*m.rss_anon));
+  }
+  return peak;
+}
+
+int exit_code(const Comparison& c) { return exit_code(c.verdict); }
 
 }  // namespace tally::measure

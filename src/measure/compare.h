@@ -39,6 +39,7 @@ struct CompareOptions {
 struct ComparedMetric {
   std::string name;        // ttft tpot e2e output_throughput request_goodput peak_memory ttft_p95 ...
   std::string class_name;  // "": all
+  std::string unit;        // of `a` and `b`, where the kind does not say it
   MetricKind kind = MetricKind::kLatency;
   bool judged = false;  // has a verdict; the others are there to be looked at
   size_t pairs = 0;     // that have it
@@ -77,7 +78,21 @@ struct Comparison {
 // id twice.
 base::Result<Comparison> compare_runs(std::span<const RunPair> pairs, const CompareOptions& options);
 
-// 0 same or better, 1 worse, 2 undecided, 3 invalid.
+// The same of runs of one bench without a server (bench engine, bench kernel), row by row. Of one pair of
+// runs the repetitions are the evidence, of several the runs. Requires: 1 to 40 pairs. Errors: kUsage for
+// runs of different commands; kBadData for a row that is none, or without one in common.
+base::Result<Comparison> compare_benches(std::span<const RunPair> pairs, const CompareOptions& options);
+// Whether a run is one of those.
+bool is_bench(const Run& run);
+
+// Judge the metrics of several comparisons anew as one family of tests: Holm over all of them. Gates and what
+// is detectable are taken as they stand.
+void judge_together(std::span<Comparison* const> comparisons);
+
+// Most anonymous memory of the server, bytes: as the run says, else as it was sampled.
+std::optional<double> peak_memory(const Run& run);
+
+// That of its verdict.
 int exit_code(const Comparison& comparison);
 
 nlohmann::json comparison_json(const Comparison& comparison);

@@ -13,6 +13,7 @@ json number(const std::optional<double>& value) { return value ? json(*value) : 
 json metric_json(const ComparedMetric& m) {
   json out = {{"metric", m.name},
               {"class", m.class_name.empty() ? json(nullptr) : json(m.class_name)},
+              {"unit", m.unit.empty() ? json(nullptr) : json(m.unit)},
               {"judged", m.judged},
               {"pairs", m.pairs},
               {"a", m.a},

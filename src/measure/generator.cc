@@ -21,9 +21,9 @@ constexpr double kAfterDoneS = 1;  // [DONE] was read: how long the rest of the 
 class Generator;
 
 // Sends one request after another on a connection of its own: a user, or a place in an open loop.
-class Lane final : public ExchangeSink {
+class Sender final : public ExchangeSink {
  public:
-  explicit Lane(Generator& generator);
+  explicit Sender(Generator& generator);
   // Requires: idle. `due`: the planned instant, null: that of sending.
   void send(size_t request, std::string bytes, const Instant* due);
   bool is_busy() const { return connection_->is_busy(); }
@@ -59,7 +59,7 @@ class Generator {
 
   // For lanes.
   double at_s(Instant at) const { return seconds(at - start_); }
-  void ended(Lane& lane, RequestRecord record);
+  void ended(Sender& sender, RequestRecord record);
   const BlockSpec& spec() const { return spec_; }
   asio::io_context& io() { return io_; }
   LoadLive& live() { return live_; }
@@ -69,7 +69,7 @@ class Generator {
   const PlannedRequest& planned(size_t i) const { return spec_.workload.requests[i]; }
   size_t after(size_t i) const;  // the first one from i on that follows none
   bool has_following(size_t i) const;
-  void next_of_user(Lane& lane);
+  void next_of_user(Sender& sender);
   void wait_for_arrival();
   void arrive();
   void tick();
@@ -83,8 +83,8 @@ class Generator {
   asio::steady_timer arrival_, tick_;
   Instant start_;
   BlockTrace out_;
-  std::deque<Lane> lanes_;  // addresses stay
-  std::vector<Lane*> idle_;
+  std::deque<Sender> senders_;  // addresses stay
+  std::vector<Sender*> idle_;
   struct Waiting {
     size_t request;
     std::string bytes;
@@ -99,10 +99,10 @@ class Generator {
   bool is_over_ = false;  // a timer that ran out already cannot be called back
 };
 
-Lane::Lane(Generator& generator)
+Sender::Sender(Generator& generator)
     : generator_(generator), connection_(Connection::create(generator.io(), generator.spec().endpoint)) {}
 
-void Lane::send(size_t request, std::string bytes, const Instant* due) {
+void Sender::send(size_t request, std::string bytes, const Instant* due) {
   const PlannedRequest& planned = generator_.spec().workload.requests[request];
   request_ = request;
   bytes_ = std::move(bytes);
@@ -117,13 +117,13 @@ void Lane::send(size_t request, std::string bytes, const Instant* due) {
   connection_->start(bytes_, *this, duration(generator_.spec().timeout_s));
 }
 
-void Lane::on_sent(Instant at) {
+void Sender::on_sent(Instant at) {
   if (std::exchange(is_sent_, true)) return;
   record_.sent_s = generator_.at_s(at);
   if (!is_planned_) record_.planned_s = record_.sent_s;
 }
 
-bool Lane::on_body(std::string_view bytes, Instant at) {
+bool Sender::on_body(std::string_view bytes, Instant at) {
   const size_t before = record_.events.size();
   const bool goes_on = reader_->add(bytes, generator_.at_s(at));
   generator_.live().events.fetch_add(record_.events.size() - before, std::memory_order_relaxed);
@@ -131,7 +131,7 @@ bool Lane::on_body(std::string_view bytes, Instant at) {
   return goes_on;
 }
 
-void Lane::on_end(std::string_view failure, Instant at) {
+void Sender::on_end(std::string_view failure, Instant at) {
   const double at_s = generator_.at_s(at);
   if (!is_sent_) record_.sent_s = at_s;
   if (!is_sent_ && !is_planned_) record_.planned_s = at_s;
@@ -147,10 +147,11 @@ BlockTrace Generator::run() {
   live_.ended = 0, live_.failed = 0, live_.running = 0, live_.events = 0;
   const double cpu_s = thread_cpu_s();
   start_ = std::chrono::steady_clock::now();
+  out_.start_us = std::chrono::duration_cast<std::chrono::microseconds>(start_.time_since_epoch()).count();
   next_ = after(0);
   if (spec_.users > 0) {
     const size_t users = std::min<size_t>(spec_.users, requests.size());
-    for (size_t i = 0; i < users && next_ < requests.size(); ++i) next_of_user(lanes_.emplace_back(*this));
+    for (size_t i = 0; i < users && next_ < requests.size(); ++i) next_of_user(senders_.emplace_back(*this));
   } else {
     wait_for_arrival();
   }
@@ -175,12 +176,12 @@ bool Generator::has_following(size_t i) const {
 }
 
 // Closed loop: the next request, or conversation, that nobody has begun.
-void Generator::next_of_user(Lane& lane) {
+void Generator::next_of_user(Sender& sender) {
   if (next_ >= spec_.workload.requests.size()) return;
   const size_t request = next_;
   next_ = after(next_ + 1);
   ++running_;
-  lane.send(request, spec_.bytes_of(planned(request)), nullptr);
+  sender.send(request, spec_.bytes_of(planned(request)), nullptr);
 }
 
 void Generator::wait_for_arrival() {
@@ -200,36 +201,36 @@ void Generator::arrive() {
   if (spec_.in_flight_max > 0 && running_ >= spec_.in_flight_max) {
     waiting_.push_back({request, std::move(next_bytes_), due});
   } else {
-    if (idle_.empty()) idle_.push_back(&lanes_.emplace_back(*this));
-    Lane& lane = *idle_.back();
+    if (idle_.empty()) idle_.push_back(&senders_.emplace_back(*this));
+    Sender& sender = *idle_.back();
     idle_.pop_back();
     ++running_;
     out_.send_lags_s.push_back(seconds(std::chrono::steady_clock::now() - due));
-    lane.send(request, std::move(next_bytes_), &due);
+    sender.send(request, std::move(next_bytes_), &due);
   }
   wait_for_arrival();
 }
 
-void Generator::ended(Lane& lane, RequestRecord record) {
+void Generator::ended(Sender& sender, RequestRecord record) {
   live_.ended.fetch_add(1, std::memory_order_relaxed);
   if (!record.completed()) live_.failed.fetch_add(1, std::memory_order_relaxed);
   const bool goes_on = record.completed() && !out_.is_stopped;
   const Instant now = std::chrono::steady_clock::now();
   out_.requests.push_back(std::move(record));
-  const size_t request = lane.request();
+  const size_t request = sender.request();
   if (goes_on && has_following(request)) {  // the same conversation: due as the answer is there
-    return lane.send(request + 1, spec_.bytes_of(planned(request + 1)), spec_.users > 0 ? nullptr : &now);
+    return sender.send(request + 1, spec_.bytes_of(planned(request + 1)), spec_.users > 0 ? nullptr : &now);
   }
   --running_;
   if (!out_.is_stopped && spec_.users > 0) {
-    next_of_user(lane);
+    next_of_user(sender);
   } else if (!out_.is_stopped && !waiting_.empty()) {
     Waiting first = std::move(waiting_.front());
     waiting_.pop_front();
     ++running_;
-    lane.send(first.request, std::move(first.bytes), &first.due);
+    sender.send(first.request, std::move(first.bytes), &first.due);
   } else {
-    idle_.push_back(&lane);
+    idle_.push_back(&sender);
   }
   end_if_done();
 }
@@ -255,8 +256,8 @@ void Generator::tick() {
 void Generator::stop() {
   out_.is_stopped = true;
   waiting_.clear();
-  for (Lane& lane : lanes_)
-    if (lane.is_busy()) lane.give_up();
+  for (Sender& sender : senders_)
+    if (sender.is_busy()) sender.give_up();
   end_if_done();
 }
 

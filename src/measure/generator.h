@@ -37,6 +37,7 @@ struct BlockTrace {
   std::vector<double> send_lags_s;  // from the instant a request was due to its sending; open loop
   std::vector<double> wake_lags_s;  // how late a timer each 10 ms ran: what an event on a socket waits, too
   double wall_s = 0, cpu_s = 0;
+  int64_t start_us = 0;     // second 0 on base::now_us()
   bool is_stopped = false;  // before its end
 };
 

@@ -167,6 +167,7 @@ LoadBlock LoadBench::run(size_t server, const Level& level, uint32_t repetition,
       .server = server, .level = level, .repetition = repetition, .run = {}, .figures = {}, .by_class = {}};
   const std::string started = wall_clock();
   const Surroundings before = state_->surroundings(known);
+  const std::optional<ClockTie> tie = tie_clocks(known);
   const Windows windows = windows_of(known);
   BlockTrace trace = state_->send(known, workload, level, std::move(arrivals_s), windows, live);
   const Surroundings after = state_->surroundings(known);
@@ -186,24 +187,15 @@ LoadBlock LoadBench::run(size_t server, const Level& level, uint32_t repetition,
   out.run.requests = std::move(trace.requests);
   out.run.memory = std::move(trace.memory);
   out.run.steps = steps_of(known, windows.last_step, trace.step_pages);
-  out.run.head = head_of({spec, known, workload, out, verdict, started, trace.is_stopped});
+  out.run.head = head_of(
+      {spec, known, workload, out, verdict, started, trace.is_stopped, trace.start_us, tie});
   return out;
 }
 
 std::vector<RequestRecord> join_blocks(const std::vector<const LoadBlock*>& blocks) {
-  std::vector<RequestRecord> out;
-  double offset_s = 0;
-  for (const LoadBlock* block : blocks) {
-    double end_s = 0;
-    for (RequestRecord r : block->run.requests) {
-      end_s = std::max(end_s, r.end_s);
-      r.planned_s += offset_s, r.sent_s += offset_s, r.end_s += offset_s;
-      for (TokenEvent& event : r.events) event.at_s += offset_s;
-      out.push_back(std::move(r));
-    }
-    offset_s += end_s;
-  }
-  return out;
+  std::vector<const std::vector<RequestRecord>*> runs;
+  for (const LoadBlock* block : blocks) runs.push_back(&block->run.requests);
+  return join_requests(runs);
 }
 
 std::vector<size_t> server_order(size_t servers, uint32_t repetition) {

@@ -6,7 +6,6 @@
 namespace tally::measure {
 namespace {
 
-constexpr double kGoodShare = .95;
 constexpr double kNear = 1.1;  // of an open loop: rates that close are one
 constexpr uint32_t kStepsMax = 16;
 constexpr double kValueMax = 1e6;

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/sha256.h"
 #include "measure/machine.h"
+#include "measure/roof.h"
 #include "measure/store.h"
 
 #include <fmt/chrono.h>
@@ -45,6 +46,17 @@ json client_settings(const HeadQuestion& q) {
 json label(const json& labels, const char* key) {
   const std::string text = text_at(labels, key);
   return text.empty() ? json(nullptr) : json(text);
+}
+
+// With the roofs, where the server tells them.
+json machine_of(const ServerFacts& facts) {
+  json out = machine_json();
+  const json told = facts.settings.is_object() ? facts.settings.value("roofs", json()) : json();
+  if (const Roofs roofs = parse_roofs(told); !roofs.empty()) {
+    const json shown = roofs_json(roofs);
+    out["roof_bytes_per_s"] = shown["bytes_per_s"], out["roof_ops_per_s"] = shown["ops_per_s"];
+  }
+  return out;
 }
 
 json model_json(const ServerFacts& facts) {
@@ -101,7 +113,7 @@ json head_of(const HeadQuestion& q) {
                {"invalid_reasons", q.audit.reasons},
                {"warnings", q.audit.warnings},
                {"client_settings", client_settings(q)},
-               {"machine", machine_json()},
+               {"machine", machine_of(facts)},
                {"model", model_json(facts)},
                {"workload",
                 {{"sha256", workload_hash(q)},
@@ -118,6 +130,8 @@ json head_of(const HeadQuestion& q) {
   head["by_concurrency"] = json::array({{{"level", q.block.level.value},
                                          {"open", q.block.level.is_open},
                                          {"output_throughput", q.block.figures.output_throughput}}});
+  if (q.tie)  // t_us of a step is second (t_us - server_us_at_0) / 1e6 of the run
+    head["clock"] = {{"server_us_at_0", q.start_us + q.tie->ahead_us}, {"error_us", q.tie->error_us}};
   const auto window = steady_window(q.block.run.requests);
   head["steady"] = window ? results_json(figures_within(q.block.run.requests, *window,
                                                         q.spec.has_slo() ? &q.spec.slo : nullptr))

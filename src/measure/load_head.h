@@ -5,7 +5,9 @@
 #include "measure/load.h"
 #include "measure/load_server.h"
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 namespace tally::measure {
@@ -18,6 +20,8 @@ struct HeadQuestion {
   const Audit& audit;
   std::string started;  // wall clock, ISO 8601
   bool is_stopped = false;
+  int64_t start_us = 0;  // second 0 on base::now_us()
+  std::optional<ClockTie> tie;
 };
 nlohmann::json head_of(const HeadQuestion& question);
 

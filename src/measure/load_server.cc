@@ -1,5 +1,6 @@
 #include "measure/load_server.h"
 
+#include "base/clock.h"
 #include "base/utf8.h"
 #include "measure/store.h"
 #include "measure/watch_proc.h"
@@ -19,6 +20,7 @@ using base::Result;
 using nlohmann::json;
 
 constexpr size_t kStepPagesMax = 64;  // that are fetched after a block
+constexpr int kTieCalls = 5;
 constexpr int kStepWaits = 20;        // for the last step
 constexpr std::chrono::milliseconds kStepWait{5};
 constexpr size_t kWordsMin = 64;      // single tokens; fewer make prompts of a few words over and over
@@ -145,6 +147,24 @@ Windows windows_of(const KnownServer& server) {
   const auto answer = caller.call({.method = "GET", .path = "/v1/steps?last=1", .body = ""});
   if (answer && answer->status == 200) out.last_step = last_step_of(answer->body);
   return out;
+}
+
+std::optional<ClockTie> tie_clocks(const KnownServer& server) {
+  std::optional<ClockTie> best;
+  if (!server.has_accounts) return best;
+  Caller caller(server.endpoint);
+  for (int call = 0; call < kTieCalls; ++call) {
+    const int64_t before_us = base::now_us();
+    const auto answer = caller.call({.method = "GET", .path = "/v1/steps?last=0", .body = ""});
+    const int64_t after_us = base::now_us();
+    if (!answer || answer->status != 200) continue;
+    const auto page = parse_object(answer->body);
+    if (!page || !page->contains("now_us") || !(*page)["now_us"].is_number_integer()) continue;
+    const int64_t error_us = (after_us - before_us + 1) / 2;
+    if (!best || error_us < best->error_us)
+      best = ClockTie{(*page)["now_us"].get<int64_t>() - (before_us + error_us), error_us};
+  }
+  return best;
 }
 
 std::vector<json> steps_of(const KnownServer& server, uint64_t since, const std::vector<std::string>& pages) {

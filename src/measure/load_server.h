@@ -30,6 +30,13 @@ ServerMetrics metrics_of(const KnownServer& server);
 
 // What may be looked at from now on.
 Windows windows_of(const KnownServer& server);
+// How far the clock that stamps the server's steps is ahead of base::now_us(), and by how much that may be
+// wrong: half of the quickest of a few round trips.
+struct ClockTie {
+  int64_t ahead_us = 0, error_us = 0;
+};
+// Absent: the server stamps no steps.
+std::optional<ClockTie> tie_clocks(const KnownServer& server);
 // The steps of pages that were fetched meanwhile, and those since.
 std::vector<nlohmann::json> steps_of(const KnownServer& server, uint64_t since,
                                      const std::vector<std::string>& pages);

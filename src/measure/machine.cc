@@ -4,6 +4,7 @@
 #include "base/sha256.h"
 #include "measure/store.h"
 
+#include <sys/times.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -86,6 +87,12 @@ json numa_nodes() {
   return nodes > 0 ? json(nodes) : json(nullptr);
 }
 
+double own_cpu_s() {
+  tms own{};
+  ::times(&own);
+  return static_cast<double>(own.tms_utime + own.tms_stime) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
 }  // namespace
 
 json machine_json() {
@@ -122,6 +129,18 @@ MachineTimes machine_times() {
   for (uint64_t value = 0; memory >> name >> value;)
     if (name == "pswpin") out.swapped_in = value;
   return out;
+}
+
+CpuWatch::CpuWatch() : begin_(machine_times()), own_s_(own_cpu_s()) {}
+
+double CpuWatch::foreign() const {
+  const MachineTimes now = machine_times();
+  return (now.busy_s - begin_.busy_s - (own_cpu_s() - own_s_)) / std::max(.01, now.all_s - begin_.all_s);
+}
+
+double CpuWatch::steal() const {
+  const MachineTimes now = machine_times();
+  return (now.steal_s - begin_.steal_s) / std::max(.01, now.all_s - begin_.all_s);
 }
 
 uint32_t machine_cpus() { return std::max(1u, std::thread::hardware_concurrency()); }

@@ -18,4 +18,17 @@ struct MachineTimes {
 MachineTimes machine_times();
 uint32_t machine_cpus();
 
+// Whose the CPUs were since its construction: shares of the time of all of them. Coarse: the kernel counts in
+// 10 ms.
+class CpuWatch {
+ public:
+  CpuWatch();
+  double foreign() const;  // other processes
+  double steal() const;    // the hypervisor, of what was wanted
+
+ private:
+  MachineTimes begin_;
+  double own_s_ = 0;
+};
+
 }  // namespace tally::measure

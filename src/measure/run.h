@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tally::measure {
@@ -65,6 +66,9 @@ base::Result<Run> load_run(const std::string& directory);
 
 // The same for run.json alone.
 base::Result<nlohmann::json> load_head(const std::string& directory);
+
+// Write `bytes` to a temporary name, sync, rename over `path`. Errors: kIo, with the path.
+base::Result<void> replace_file(const std::string& path, std::string_view bytes);
 
 // Paths of the stored runs directly under `directory`, oldest first; empty when there is no such directory.
 std::vector<std::string> list_runs(const std::string& directory);

@@ -60,17 +60,6 @@ std::string stamp(const json& head) {
   return fmt::format("{:%Y%m%d-%H%M%S}", fmt::gmtime(static_cast<std::time_t>(base::wall_seconds())));
 }
 
-// What may stand in a file name everywhere.
-std::string file_word(const std::string& label) {
-  std::string out;
-  for (const char c : label.substr(0, kLabelMax)) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                       c == '.' || c == '_' || c == '-';
-    out += plain ? c : '_';
-  }
-  return out.empty() ? "run" : out;
-}
-
 Error io_error(const fs::path& path, std::string_view what) {
   return {ErrorCode::kIo, fmt::format("{}: {}: {}", path.string(), what, std::strerror(errno))};
 }
@@ -142,6 +131,16 @@ Result<void> read_lines(const fs::path& path, const auto& take) {
 }
 
 }  // namespace
+
+std::string file_word(const std::string& label) {
+  std::string out;
+  for (const char c : label.substr(0, kLabelMax)) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '.' || c == '_' || c == '-';
+    out += plain ? c : '_';
+  }
+  return out.empty() ? "run" : out;
+}
 
 Result<std::string> store_run(const Run& run, const std::string& parent) {
   const std::array<File, 4> files = files_of(run);

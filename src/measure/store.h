@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -36,16 +37,23 @@ base::Result<nlohmann::json> parse_object(std::string_view bytes);
 // The same of a whole file of at most 64 MiB. Errors: kNoInput, kBadData, with the path.
 base::Result<nlohmann::json> load_object(const std::string& path);
 
-// Write `bytes` to a temporary name, sync, rename over `path`. Errors: kIo, with the path.
-base::Result<void> replace_file(const std::string& path, std::string_view bytes);
-
 // Check what every reader of run.json relies on: the schema and the types of the keys it knows.
 base::Result<void> check_head(const nlohmann::json& head);
 
 // One line; bytes that are no UTF-8 are replaced, not thrown at.
 std::string line_of(const nlohmann::json& value);
 
-// A string of run.json, "" where there is none: text_at(head, "label").
-std::string text_at(const nlohmann::json& head, const char* key);
+// `label` as it may stand in a file name everywhere: letters, digits and . _ -; "run" of nothing.
+std::string file_word(const std::string& label);
+
+// What untrusted JSON has under a key. Text: "" where there is none.
+std::string text_at(const nlohmann::json& object, const char* key);
+// A finite number; absent for anything else.
+std::optional<double> number_at(const nlohmann::json& object, const char* key);
+// A count or a time: 0 where there is none, or less.
+double amount_at(const nlohmann::json& object, const char* key);
+uint64_t count_at(const nlohmann::json& object, const char* key);
+// An object; an empty one where there is none.
+const nlohmann::json& object_at(const nlohmann::json& object, const char* key);
 
 }  // namespace tally::measure

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -273,6 +274,30 @@ std::string line_of(const json& value) { return value.dump(-1, ' ', false, json:
 std::string text_at(const json& head, const char* key) {
   const json* value = head.is_object() ? Fields(head).find(key) : nullptr;
   return value != nullptr && value->is_string() ? value->get<std::string>() : "";
+}
+
+std::optional<double> number_at(const json& object, const char* key) {
+  if (!object.is_object()) return std::nullopt;
+  const auto at = object.find(key);
+  if (at == object.end() || !at->is_number()) return std::nullopt;
+  const auto value = at->get<double>();
+  return std::isfinite(value) ? std::optional(value) : std::nullopt;
+}
+
+const json& object_at(const json& object, const char* key) {
+  static const json kNone = json::object();
+  if (!object.is_object()) return kNone;
+  const auto at = object.find(key);
+  return at != object.end() && at->is_object() ? *at : kNone;
+}
+
+double amount_at(const json& object, const char* key) {
+  return std::max(0., number_at(object, key).value_or(0));
+}
+
+uint64_t count_at(const json& object, const char* key) {
+  constexpr double kMost = 0x1p53;
+  return static_cast<uint64_t>(std::min(amount_at(object, key), kMost));
 }
 
 }  // namespace tally::measure

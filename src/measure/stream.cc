@@ -16,7 +16,7 @@ constexpr size_t kLineBytesMax = size_t{4} << 20;
 constexpr size_t kBodyBytesMax = size_t{64} << 20;   // of an answer in one piece
 constexpr size_t kStreamBytesMax = size_t{1} << 30;  // of all events
 constexpr size_t kErrorBytesMax = 16 * 1024;         // of an answer that refuses
-constexpr size_t kDepthMax = 64;
+constexpr size_t kEventDepthMax = 64;
 constexpr size_t kShown = 120;  // bytes of a message
 
 // Follows the parser through a chunk and notes what it passes; everything else is stepped over.
@@ -125,7 +125,7 @@ class ChunkReader {
     }
   }
   bool enter(Place place) {
-    if (depth_ == kDepthMax) return false;
+    if (depth_ == kEventDepthMax) return false;
     places_[depth_++] = place;
     return true;
   }
@@ -136,7 +136,7 @@ class ChunkReader {
 
   ChunkFacts& out_;
   std::string key_, message_;
-  Place places_[kDepthMax];
+  Place places_[kEventDepthMax];
   size_t depth_ = 0;
   bool is_object_ = false;
 };

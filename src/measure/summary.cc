@@ -265,6 +265,22 @@ Figures figures_of(std::span<const RequestRecord> requests, const Slo* slo) {
   return figures_over(all, span_of(all), slo);
 }
 
+std::vector<RequestRecord> join_requests(std::span<const std::vector<RequestRecord>* const> runs) {
+  std::vector<RequestRecord> out;
+  double offset_s = 0;
+  for (const std::vector<RequestRecord>* run : runs) {
+    double end_s = 0;
+    for (RequestRecord r : *run) {
+      end_s = std::max(end_s, r.end_s);
+      r.planned_s += offset_s, r.sent_s += offset_s, r.end_s += offset_s;
+      for (TokenEvent& event : r.events) event.at_s += offset_s;
+      out.push_back(std::move(r));
+    }
+    offset_s += end_s;
+  }
+  return out;
+}
+
 std::map<std::string, Figures> figures_by_class(std::span<const RequestRecord> requests, const Slo* slo) {
   std::map<std::string, Requests> classes;
   for (const RequestRecord& r : requests) classes[r.class_name].push_back(&r);

@@ -43,6 +43,8 @@ struct RequestFigures {
 RequestFigures request_figures(const RequestRecord& request);
 
 bool meets(const RequestRecord& request, const Slo& slo);
+// Share of requests that have to meet it, for a load to be called borne.
+inline constexpr double kGoodShare = .95;
 
 // Share of the request's tokens that arrived before their deadline f + k x itl_s, k = 0 for the first.
 // Absent as above. Source: arXiv 2407.07000 (a mean gap hides stalls, this does not).
@@ -72,6 +74,9 @@ struct Figures {
 };
 
 Figures figures_of(std::span<const RequestRecord> requests, const Slo* slo = nullptr);
+
+// Requests of several runs, one run after the other in time.
+std::vector<RequestRecord> join_requests(std::span<const std::vector<RequestRecord>* const> runs);
 
 // Of each class; rates over the span of the whole run, so that they add up to its own.
 std::map<std::string, Figures> figures_by_class(std::span<const RequestRecord> requests,

@@ -42,6 +42,19 @@ bool is_undecided(Verdict verdict) {
   return verdict >= Verdict::kProbablyFaster && verdict <= Verdict::kUndecided;
 }
 
+Verdict graver(Verdict a, Verdict b) {
+  const auto weight = [](Verdict v) {
+    if (v == Verdict::kInvalid) return 4;
+    return is_worse(v) ? 3 : is_undecided(v) ? 2 : v == Verdict::kSame ? 0 : 1;
+  };
+  return weight(b) > weight(a) ? b : a;
+}
+
+int exit_code(Verdict verdict) {
+  if (verdict == Verdict::kInvalid) return 3;
+  return is_worse(verdict) ? 1 : is_undecided(verdict) ? 2 : 0;
+}
+
 double margin(MetricKind kind) {
   switch (kind) {
     case MetricKind::kLatency:

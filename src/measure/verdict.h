@@ -26,6 +26,10 @@ enum class Verdict : uint8_t {
 const char* verdict_word(Verdict verdict);
 bool is_worse(Verdict verdict);      // SLOWER, LARGER
 bool is_undecided(Verdict verdict);  // UNDECIDED and every PROBABLY
+// The one that speaks for both: INVALID before worse, undecided, better, SAME; the first of equals.
+Verdict graver(Verdict a, Verdict b);
+// 0 same or better, 1 worse, 2 undecided, 3 invalid.
+int exit_code(Verdict verdict);
 
 // Fewer cannot reach p = .05 whatever they show (2^(1 - 5) = .0625).
 inline constexpr size_t kPairsMin = 6;

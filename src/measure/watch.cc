@@ -3,6 +3,8 @@
 #include "measure/store.h"
 #include "measure/watch_proc.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -112,9 +114,13 @@ json accounts_summary(std::string_view page) {
   const auto parsed = parse_object(page);
   if (!parsed || !parsed->contains("accounts") || !(*parsed)["accounts"].is_object()) return nullptr;
   json out = json::object();
-  for (const auto& [name, account] : (*parsed)["accounts"].items())
-    if (account.is_object() && account.contains("reserved_bytes")) out[name] = account["reserved_bytes"];
-  for (const char* key : {"planned_bytes", "reserved_bytes", "measured_rss_anon_bytes", "unaccounted_bytes"})
+  for (const auto& [name, account] : (*parsed)["accounts"].items()) {
+    if (!account.is_object()) continue;
+    if (account.contains("reserved_bytes")) out[name] = account["reserved_bytes"];
+    if (account.contains("planned_bytes")) out["planned"][name] = account["planned_bytes"];
+  }
+  for (const char* key : {"planned_bytes", "reserved_bytes", "measured_rss_anon_bytes", "unaccounted_bytes",
+                          "cap_bytes"})
     if (const auto at = parsed->find(key); at != parsed->end() && at->is_number_integer()) out[key] = *at;
   return out;
 }
@@ -129,6 +135,13 @@ uint64_t last_step_of(std::string_view page) {
 }
 
 std::string steps_path(uint64_t since) { return "/v1/steps?since=" + std::to_string(since); }
+
+std::string refusal_of(int status) {
+  if (status == 401 || status == 403)
+    return fmt::format("HTTP {}: the variable TALLY_API_KEY must hold a key that may administrate", status);
+  if (status == 503) return "HTTP 503: the server is loading its model, or is stopping";
+  return "";
+}
 
 ServerWatch::ServerWatch(boost::asio::io_context& io, const Endpoint& endpoint, const Windows& windows)
     : endpoint_(endpoint), windows_(windows), connection_(Connection::create(io, endpoint)) {

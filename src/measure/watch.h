@@ -36,12 +36,15 @@ struct Windows {
   uint64_t last_step = 0;     // of /v1/steps, before anything is sent
 };
 
-// The accounts of a /v1/accounts page as a sample keeps them: reserved bytes of each, and the totals; null:
-// no such page.
+// The accounts of a /v1/accounts page as a sample keeps them: reserved bytes of each, `planned` of each, and
+// the totals; null: no such page.
 nlohmann::json accounts_summary(std::string_view page);
 // The number of the last step that a /v1/steps page tells; 0: none.
 uint64_t last_step_of(std::string_view page);
 std::string steps_path(uint64_t since);
+
+// Why a page of a server cannot be looked at now, by its status; "": it can, or there is no such page.
+std::string refusal_of(int status);
 
 // Samples on the io_context of the load generator, whose thread calls it.
 class ServerWatch {

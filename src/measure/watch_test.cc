@@ -47,8 +47,12 @@ TEST(Metrics, AreAbsentWithoutThem) {
 
 TEST(Pages, OfAccountsAndStepsGiveWhatIsStored) {
   const nlohmann::json accounts = accounts_summary(
-      R"({"accounts":{"kv":{"reserved_bytes":7,"parts":{}},"odd":3},"planned_bytes":9,"unaccounted_bytes":-2,"x":1})");
-  EXPECT_EQ(accounts, nlohmann::json({{"kv", 7}, {"planned_bytes", 9}, {"unaccounted_bytes", -2}}));
+      R"({"accounts":{"kv":{"planned_bytes":6,"reserved_bytes":7,"parts":{}},"odd":3},"planned_bytes":9,"cap_bytes":12,"unaccounted_bytes":-2,"x":1})");
+  EXPECT_EQ(accounts, nlohmann::json({{"kv", 7},
+                                      {"planned", {{"kv", 6}}},
+                                      {"planned_bytes", 9},
+                                      {"cap_bytes", 12},
+                                      {"unaccounted_bytes", -2}}));
   EXPECT_TRUE(accounts_summary("{}").is_null());
   EXPECT_TRUE(accounts_summary("no JSON").is_null());
 

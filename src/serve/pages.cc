@@ -12,6 +12,19 @@ namespace {
 PageResult wrong(ApiError error) { return {.body = {}, .error = std::move(error)}; }
 PageResult right(std::string body) { return {.body = std::move(body), .error = {}}; }
 
+void write_roofs(openai::Writer& w, const MachineRoofs& roofs) {
+  w.key("roofs");
+  if (roofs.bytes_per_s.empty()) {
+    w.null();
+    return;
+  }
+  w.begin_object().key("isa").value(roofs.isa).key("bytes_per_s").begin_object();
+  for (const auto& [threads, rate] : roofs.bytes_per_s) w.key(std::to_string(threads)).value(rate);
+  w.end_object().key("ops_per_s").begin_object();
+  for (const auto& [kind, rate] : roofs.ops_per_s) w.key(kind).value(rate);
+  w.end_object().end_object();
+}
+
 }  // namespace
 
 PageResult page_model(const Desk& desk, const std::string& path, bool as_list) {
@@ -66,7 +79,9 @@ PageResult page_settings(const Desk& desk) {
     for (const double c : t.row_cost) w.value(c);
     w.end_array().end_object();
   }
-  w.end_array().end_object();
+  w.end_array();
+  write_roofs(w, desk.settings.roofs);
+  w.end_object();
   return right(w.take());
 }
 

@@ -32,6 +32,13 @@ struct ShownSetting {
   std::string name, value, source;
 };
 
+// What this machine can do at most, where an earlier command measured it.
+struct MachineRoofs {
+  std::vector<std::pair<uint32_t, double>> bytes_per_s;    // read, by threads
+  std::vector<std::pair<std::string, double>> ops_per_s;  // of all threads, by kind
+  std::string isa;                                        // that the operations were measured on
+};
+
 struct Settings {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;  // 0: any free port
@@ -43,6 +50,7 @@ struct Settings {
   uint32_t threads = 2;                                        // connection threads
   WireLimits limits;
   std::vector<ShownSetting> shown;  // every flag, no secrets
+  MachineRoofs roofs;               // empty: not known
 };
 
 // What is behind the routes once loading is done. Non-owning; must outlive the server's run().

@@ -23,8 +23,9 @@ SANITIZER_REPORT = re.compile(r"(ERROR: \w+Sanitizer|WARNING: ThreadSanitizer|ru
 
 
 def clean_environment(extra=None):
-    """The caller's environment without settings of tally; each start would take 0.2 s to tune, and bits do not depend on it."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("TALLY_")} | {"TALLY_TUNE": "off"}
+    """The caller's environment without settings of tally; each start would take 0.2 s to tune, and bits do not depend on it.
+    Benches leave no runs behind."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("TALLY_")} | {"TALLY_TUNE": "off", "TALLY_STORE": "off"}
     env.update(extra or {})
     return env
 
