@@ -2,10 +2,10 @@
 
 #include "base/utf8.h"
 #include "compare_page.h"
+#include "measure/shown.h"
+#include "terminal.h"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -16,6 +16,7 @@ namespace {
 
 using measure::ComparedMetric;
 using measure::ContrastResult;
+using measure::three_digits;
 using measure::Verdict;
 
 constexpr size_t kNameShown = 28, kMetricShown = 20;
@@ -25,12 +26,6 @@ constexpr size_t kAfterForest = 26;             // ratio and verdict
 constexpr double kSpanMin = .1;                 // of the logarithm to either side
 
 std::string shown(const std::string& name) { return base::escape_for_log(name, kNameShown); }
-
-size_t terminal_width() {
-  winsize size{};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kWidth;
-  return std::clamp<size_t>(size.ws_col, kWidth, kWidthMax);
-}
 
 // "-" where the arm has no such figure.
 std::string figure(const measure::ArmFigures& figures, const char* name, double scale) {
@@ -183,7 +178,8 @@ void AblatePage::print_forest() const {
     for (const ComparedMetric* m : judged(c))
       for (const double ratio : {m->ratio, m->low.value_or(1), m->high.value_or(1)})
         span = std::max(span, std::abs(std::log(ratio)));
-  const size_t cells = terminal_width() - kMetricShown - 2 - kAfterForest;
+  const size_t cells =
+      std::clamp(terminal_size().columns, kWidth, kWidthMax) - kMetricShown - 2 - kAfterForest;
   const Track track(span, cells);
   fmt::print("better is right of 1; ░ the margin within which it is the SAME\n  {:<{}}{}\n", "", kMetricShown,
              track.axis());

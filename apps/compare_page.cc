@@ -2,11 +2,11 @@
 
 #include "base/utf8.h"
 #include "cli.h"
+#include "measure/shown.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 
 namespace tally::apps {
@@ -15,6 +15,7 @@ namespace {
 using measure::ComparedMetric;
 using measure::Gate;
 using measure::MetricKind;
+using measure::three_digits;
 using nlohmann::json;
 
 constexpr size_t kNameMin = 26, kNameMax = 48;  // columns of a metric's name
@@ -29,12 +30,6 @@ const ComparedMetric* deciding(const measure::Comparison& c) {
 const char* plural(size_t n) { return n == 1 ? "" : "s"; }
 
 }  // namespace
-
-std::string three_digits(double value) {
-  const double size = std::abs(value);
-  const int decimals = size >= 100 || size == 0 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : 3;
-  return fmt::format("{:.{}f}", value, decimals);
-}
 
 Unit unit_of(const ComparedMetric& m) {
   if (!m.unit.empty()) return {m.unit.c_str(), 1};

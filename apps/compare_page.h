@@ -8,8 +8,6 @@
 
 namespace tally::apps {
 
-// Three significant digits, never an exponent.
-std::string three_digits(double value);
 // In which a metric is shown.
 struct Unit {
   const char* name;
