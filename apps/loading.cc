@@ -143,6 +143,29 @@ engine::LoadRequest load_request(const base::Settings& settings, const std::stri
   return request;
 }
 
+void plan_constraints(engine::LoadRequest& request, const text::Tokenizer& tokenizer) {
+  request.constraint_table_bytes =
+      sample::ConstraintCompiler::planned_bytes(constraint_vocabulary(tokenizer, tokenizer.vocab_size()));
+  const sample::ConstraintLimits limits = constraint_limits(request.settings.memory_bytes);
+  request.constraint_room_bytes = limits.held_bytes + limits.compile_bytes;
+}
+
+sample::ConstraintLimits constraint_limits(uint64_t memory_bytes) {
+  sample::ConstraintLimits limits;
+  limits.held_bytes = std::min<uint64_t>(limits.held_bytes, memory_bytes / 16);
+  limits.compile_bytes = std::min<uint64_t>(limits.compile_bytes, memory_bytes / 32);
+  return limits;
+}
+
+sample::ConstraintVocabulary constraint_vocabulary(const text::Tokenizer& tokenizer, size_t rows) {
+  sample::ConstraintVocabulary out;
+  for (size_t i = 0; i < std::min(rows, tokenizer.vocab_size()); ++i)
+    out.bytes.emplace_back(tokenizer.bytes(TokenId{static_cast<int32_t>(i)}));
+  out.bytes.resize(rows);
+  out.end_ids.assign(tokenizer.eog().begin(), tokenizer.eog().end());
+  return out;
+}
+
 uint32_t usable_threads(uint32_t wanted) {
   const base::CpuAllowance cpu = base::cpu_allowance();
   if (wanted == 0) return cpu.usable;

@@ -7,6 +7,8 @@
 #include "sample/row.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -43,6 +45,56 @@ size_t mask(std::span<float> logits, std::span<const TokenId> ids) {
     ++count;
   }
   return count;
+}
+
+constexpr size_t kMaskWord = 32;
+constexpr std::array<uint32_t, kMaskWord> kMaskBits = [] {
+  std::array<uint32_t, kMaskWord> bits{};
+  for (size_t i = 0; i < kMaskWord; ++i) bits[i] = 1u << i;
+  return bits;
+}();
+
+// One word of a constraint's mask, in integers and without branches, which compilers make vectors of.
+size_t mask_word(std::span<float> part, uint32_t allowed) {
+  constexpr uint32_t kExponent = 0x7F800000, kMinusInfinity = 0xFF800000;
+  uint32_t count = 0;
+  for (size_t i = 0; i < part.size(); ++i) {
+    const auto bits = std::bit_cast<uint32_t>(part[i]);
+    const uint32_t off = uint32_t{(allowed & kMaskBits[i]) == 0} & uint32_t{(bits & kExponent) != kExponent};
+    part[i] = std::bit_cast<float>(off != 0 ? kMinusInfinity : bits);
+    count += off;
+  }
+  return count;
+}
+
+// The same of the ids that a constraint does not allow.
+size_t mask_forbidden(std::span<float> logits, std::span<const uint32_t> allowed) {
+  size_t count = 0;
+  for (size_t w = 0; w < allowed.size(); ++w) {
+    const std::span<float> rest = logits.subspan(w * kMaskWord);
+    if (allowed[w] == UINT32_MAX) continue;
+    count += rest.size() >= kMaskWord ? mask_word(rest.first<kMaskWord>(), allowed[w])
+                                      : mask_word(rest, allowed[w]);
+  }
+  return count;
+}
+
+// Where a constraint has come to its end there is nothing to go on with, whatever min_tokens and ignore_eos
+// say.
+bool only_ends_are_left(const Params& params, const Context& context, bool too_early) {
+  const auto is_open = [&](TokenId id) {
+    const auto i = static_cast<uint32_t>(raw(id));
+    return ((context.allowed[i / 32] >> (i % 32)) & 1) != 0 && !contains(context.suppressed_ids, id);
+  };
+  size_t open = 0, ends = 0;
+  for (const uint32_t word : context.allowed) open += static_cast<size_t>(std::popcount(word));
+  for (const TokenId id : context.suppressed_ids) {
+    const auto i = static_cast<uint32_t>(raw(id));
+    open -= (context.allowed[i / 32] >> (i % 32)) & 1;
+  }
+  for (const TokenId id : context.end_ids) ends += is_open(id);
+  for (const TokenId id : params.stop_ids) ends += too_early && is_open(id) && !contains(context.end_ids, id);
+  return open == ends;
 }
 
 void apply_bias(std::span<float> logits, std::span<const LogitBias> bias) {
@@ -229,8 +281,11 @@ size_t draw(std::span<float> row, float max, const Params& params, double random
 }  // namespace
 
 size_t apply_masks(std::span<float> logits, const Params& params, const Context& context) {
+  TALLY_CHECK(context.allowed.empty() || context.allowed.size() == (logits.size() + 31) / 32,
+              "a mask of another vocabulary", context.allowed.size(), logits.size());
   const bool too_early = context.generated.size() < params.min_tokens;
-  size_t count = mask(logits, context.suppressed_ids);
+  size_t count = mask_forbidden(logits, context.allowed) + mask(logits, context.suppressed_ids);
+  if (!context.allowed.empty() && only_ends_are_left(params, context, too_early)) return count;
   if (too_early || params.ignore_eos) count += mask(logits, context.end_ids);
   if (too_early) count += mask(logits, params.stop_ids);
   return count;
@@ -255,7 +310,8 @@ Pick pick(std::span<float> logits, const Params& params, const Context& context,
   if (params.penalties.active()) apply_penalties(logits, params.penalties, context, state.seen);
 
   const Scan scanned = scan(logits, state);
-  if (scanned.not_finite_count != masked_count || masked_count == logits.size()) return Pick{.finite = false};
+  if (scanned.not_finite_count != masked_count) return Pick{.finite = false};
+  if (masked_count == logits.size()) return Pick{.finite = false, .dead_end = !context.allowed.empty()};
   size_t chosen = scanned.best;
   if (params.temperature >= kGreedyBelow) {
     const double random = uniform(params.seed, context.choice, context.generated.size());

@@ -26,7 +26,8 @@ struct Order {
   openai::AnswerHead head;
   openai::Options options;
   std::vector<std::vector<TokenId>> prompts;
-  bool prompt_is_text_only_bos = false;  // a continuation of nothing
+  std::shared_ptr<const sample::Constraint> constraint;  // of options.constraint
+  bool prompt_is_text_only_bos = false;                  // a continuation of nothing
   int64_t deadline_us = 0;
 };
 

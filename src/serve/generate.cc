@@ -49,8 +49,8 @@ openai::AnswerHead make_head(const Desk& desk, bool chat) {
           .created = base::wall_seconds()};
 }
 
-std::optional<ApiError> begin(const Kitchen& kitchen, const std::shared_ptr<http::Exchange>& exchange,
-                              Order order, std::vector<http::Field> fields) {
+std::optional<ApiError> begin_ready(const Kitchen& kitchen, const std::shared_ptr<http::Exchange>& exchange,
+                                    Order order, std::vector<http::Field> fields) {
   const Desk& desk = *kitchen.desk;
   if (auto error = read_deadline(desk, exchange->request(), order.deadline_us)) return error;
   if (auto error = judge_choices(desk.backend.engine->info(), order.options)) return error;
@@ -68,6 +68,49 @@ std::optional<ApiError> begin(const Kitchen& kitchen, const std::shared_ptr<http
                   .message = "This key has as many sequences running and waiting as it may have.",
                   .retry_after_s = 1,
                   .limit = desk.sequences_per_tenant()};
+}
+
+ApiError cannot_compile(const base::Error& error, const std::string& param) {
+  if (error.code == base::ErrorCode::kUnavailable)
+    return {.code = Code::kOverloaded, .message = param + ": " + error.message + '.', .retry_after_s = 1};
+  return {Code::kInvalidSchema, param + ": " + error.message + '.', param};
+}
+
+// On a thread of its own kind: seconds there keep no answer from its text.
+void compile_and_begin(const Kitchen& kitchen, const std::shared_ptr<http::Exchange>& exchange, Order order,
+                       std::vector<http::Field> fields) {
+  std::optional<ApiError> error;
+  if (!exchange->gone()) {
+    auto compiled = kitchen.desk->backend.constraints->compile(order.options.constraint->spec);
+    if (compiled)
+      order.constraint = *compiled;
+    else
+      error = cannot_compile(compiled.error(), order.options.constraint->param);
+  }
+  kitchen.counters.compiling.fetch_sub(1);
+  if (!error) error = begin_ready(kitchen, exchange, std::move(order), std::move(fields));
+  if (error) kitchen.refuse(exchange, *error);
+}
+
+std::optional<ApiError> begin(const Kitchen& kitchen, const std::shared_ptr<http::Exchange>& exchange,
+                              Order order, std::vector<http::Field> fields) {
+  const Backend& backend = kitchen.desk->backend;
+  if (!order.options.constraint) return begin_ready(kitchen, exchange, std::move(order), std::move(fields));
+  if (!backend.constraints)
+    return ApiError{Code::kNotSupported, "This server does not constrain answers.",
+                    order.options.constraint->param};
+  order.constraint = backend.constraints->find(order.options.constraint->spec);
+  if (order.constraint) return begin_ready(kitchen, exchange, std::move(order), std::move(fields));
+  const int64_t before = kitchen.counters.compiling.fetch_add(1);
+  if (backend.max_queue > 0 && before >= int64_t{backend.max_queue}) {
+    kitchen.counters.compiling.fetch_sub(1);
+    return refusal({.why = engine::Refusal::kQueueFull}, backend.engine->info(), {});
+  }
+  kitchen.compilers->post(
+      [kitchen, exchange, order = std::move(order), fields = std::move(fields)]() mutable {
+        compile_and_begin(kitchen, exchange, std::move(order), std::move(fields));
+      });
+  return std::nullopt;
 }
 
 // The vocabulary's spelling of a special token, for templates.

@@ -175,6 +175,7 @@ struct RigOptions {
   FakeOptions engine;
   bool loaded = true;
   uint32_t max_queue = 0;  // as the back end tells it
+  sample::ConstraintCompiler* constraints = nullptr;
 };
 
 class Rig {
@@ -182,6 +183,7 @@ class Rig {
   explicit Rig(RigOptions options = {})
       : engine(options.engine),
         max_queue_(options.max_queue),
+        constraints_(options.constraints),
         accounts_(uint64_t{1} << 30),
         template_(std::move(text::ChatTemplate::parse(kTinyTemplate)).value()) {
     options.settings.port = 0;
@@ -209,6 +211,7 @@ class Rig {
     backend.accounts = &accounts_;
     backend.weight_type = "F32";
     backend.max_queue = max_queue_;
+    backend.constraints = constraints_;
     server->set_backend(backend);
   }
   // Waits for run() to return.
@@ -240,6 +243,7 @@ class Rig {
 
  private:
   const uint32_t max_queue_;
+  sample::ConstraintCompiler* const constraints_;
   base::Accounts accounts_;
   text::ChatTemplate template_;
   int exit_code_ = -1;

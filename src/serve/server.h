@@ -4,6 +4,7 @@
 #include "base/accounts.h"
 #include "base/result.h"
 #include "engine/engine.h"
+#include "sample/constraint.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
@@ -34,7 +35,7 @@ struct ShownSetting {
 
 // What this machine can do at most, where an earlier command measured it.
 struct MachineRoofs {
-  std::vector<std::pair<uint32_t, double>> bytes_per_s;    // read, by threads
+  std::vector<std::pair<uint32_t, double>> bytes_per_s;   // read, by threads
   std::vector<std::pair<std::string, double>> ops_per_s;  // of all threads, by kind
   std::string isa;                                        // that the operations were measured on
 };
@@ -58,6 +59,7 @@ struct Backend {
   engine::Engine* engine = nullptr;
   const text::Tokenizer* tokenizer = nullptr;
   const text::ChatTemplate* chat_template = nullptr;  // null: chat is refused (400 template_error)
+  sample::ConstraintCompiler* constraints = nullptr;  // null: constrained answers are refused (501)
   base::Accounts* accounts = nullptr;                 // connections book here what they hold
   uint64_t weight_parameters = 0;
   std::string weight_type;
