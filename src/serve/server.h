@@ -5,6 +5,7 @@
 #include "base/result.h"
 #include "engine/engine.h"
 #include "text/chat.h"
+#include "text/output.h"
 #include "text/tokenizer.h"
 
 #include <atomic>
@@ -34,7 +35,7 @@ struct ShownSetting {
 
 // What this machine can do at most, where an earlier command measured it.
 struct MachineRoofs {
-  std::vector<std::pair<uint32_t, double>> bytes_per_s;    // read, by threads
+  std::vector<std::pair<uint32_t, double>> bytes_per_s;   // read, by threads
   std::vector<std::pair<std::string, double>> ops_per_s;  // of all threads, by kind
   std::string isa;                                        // that the operations were measured on
 };
@@ -46,6 +47,7 @@ struct Settings {
   std::vector<std::pair<std::string, std::string>> api_keys;  // (name, SHA-256 hex of the key)
   std::vector<std::string> allowed_hosts, allowed_origins;
   bool public_metrics = false, receipts = true;
+  text::OutputWish output;                                     // what is looked for in the text of a chat
   uint32_t drain_timeout_ms = 30'000, request_timeout_ms = 0;  // 0: none
   uint32_t threads = 2;                                        // connection threads
   WireLimits limits;

@@ -174,7 +174,6 @@ def test_unknown_model(client):
 
 
 NOT_BUILT = [
-    {"tools": [{"type": "function", "function": {"name": "f"}}]},
     {"response_format": {"type": "json_object"}},
     {"extra_body": {"typical_p": 0.5}},
     {"extra_body": {"echo": True}},

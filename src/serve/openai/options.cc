@@ -10,7 +10,7 @@ namespace tally::serve::openai {
 namespace {
 
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
-constexpr size_t kUserBytesMax = 256, kToolsMax = 128;
+constexpr size_t kUserBytesMax = 256;
 
 // Out of float's range stays out of range, as infinity.
 float to_float(double v) {
@@ -187,14 +187,6 @@ void refuse_prompt_scores(Fields& fields) {
 }
 
 void refuse_constraints(Fields& fields) {
-  if (const JsonArray* tools = fields.get_array("tools")) {
-    if (tools->size() > kToolsMax) fields.invalid("tools", "tools holds more than 128 entries.");
-    if (!tools->empty()) not_built(fields, "tools");
-  }
-  if (const Json* choice = fields.find("tool_choice")) {
-    const auto* word = choice->as<std::string>();
-    if (!word || (*word != "none" && *word != "auto")) not_built(fields, "tool_choice");
-  }
   if (const JsonObject* format = fields.get_object("response_format")) {
     Fields inner(*format, "response_format.");
     const std::string* type = inner.get_string("type");
