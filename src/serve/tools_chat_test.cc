@@ -17,8 +17,7 @@ const std::string kCall =
 const char* const kThinking =
     "{% if tools %}{{ tools|tojson }}{% endif %}{% for m in messages %}{{ m.role }}:"
     "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}"
-    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function|tojson }}</tool_call>{% endfor %}\n{% endfor "
-    "%}"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function|tojson }}</tool_call>{% endfor %}{% endfor %}"
     "{% if enable_thinking %}<think>\n{% endif %}";
 
 RigOptions writing(const std::string& text, const std::string& source = kThinking) {
@@ -308,8 +307,8 @@ TEST(ToolsChat, EarlierCallsReachTheTemplate) {
   choice_of(rig.post("/v1/chat/completions", asking("", messages)));
   EXPECT_EQ(
       prompt_of(rig),
-      "user:Hi\nassistant:<think>Hm.</think><tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": "
-      "\"Graz\"}}</tool_call>\ntool:sun\n");
+      "user:Hiassistant:<think>Hm.</think><tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": "
+      "\"Graz\"}}</tool_call>tool:sun");
 }
 
 TEST(ToolsChat, ToolsAreNeverDroppedSilently) {
