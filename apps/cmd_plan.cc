@@ -18,16 +18,15 @@ using base::ErrorCode;
 // Exit code of a plan of the model at `path`, which people know as `name`.
 int plan(const Invocation& call, const std::string& path, const std::string& name, bool has_text) {
   std::vector<std::string> notes;
-  uint64_t tokenizer_bytes = 0;
+  engine::LoadRequest request = load_request(call.settings, path);
   if (!has_text) {
     notes.push_back("the tokenizer's tables are not counted: a shape has none");
   } else if (const auto text = load_text(path, "", false)) {
-    tokenizer_bytes = text->tokenizer.memory_bytes();
+    request.tokenizer_bytes = text->tokenizer.memory_bytes();
+    plan_constraints(request, text->tokenizer);
   } else {
     notes.push_back(fmt::format("the tokenizer's tables are not counted: {}", text.error().message));
   }
-  engine::LoadRequest request = load_request(call.settings, path);
-  request.tokenizer_bytes = tokenizer_bytes;
   const auto outlook = engine::look_ahead(request);
   if (!outlook) return fail(outlook.error());
   const PlanPage page{*outlook, name, std::move(notes)};

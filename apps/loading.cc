@@ -6,6 +6,7 @@
 #include "base/utf8.h"
 #include "cli.h"
 #include "gguf/gguf.h"
+#include "text/output.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -141,6 +142,34 @@ engine::LoadRequest load_request(const base::Settings& settings, const std::stri
   s.threads = usable_threads(static_cast<uint32_t>(settings.number("threads")));
   request.tune.file = tuning_file(settings, s.threads);
   return request;
+}
+
+void plan_constraints(engine::LoadRequest& request, const text::Tokenizer& tokenizer) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < tokenizer.vocab_size(); ++i)
+    bytes += tokenizer.bytes(TokenId{static_cast<int32_t>(i)}).size();
+  request.constraint_table_bytes = sample::ConstraintCompiler::planned_bytes(tokenizer.vocab_size(), bytes);
+  const sample::ConstraintLimits limits = constraint_limits(request.settings.memory_bytes);
+  request.constraint_room_bytes = limits.held_bytes + limits.compile_bytes;
+}
+
+sample::ConstraintLimits constraint_limits(uint64_t memory_bytes) {
+  sample::ConstraintLimits limits;
+  limits.held_bytes = std::min<uint64_t>(limits.held_bytes, memory_bytes / 16);
+  limits.compile_bytes = std::min<uint64_t>(limits.compile_bytes, memory_bytes / 32);
+  return limits;
+}
+
+sample::ConstraintVocabulary constraint_vocabulary(const text::Tokenizer& tokenizer, size_t rows) {
+  sample::ConstraintVocabulary out;
+  for (size_t i = 0; i < std::min(rows, tokenizer.vocab_size()); ++i)
+    out.bytes.emplace_back(tokenizer.bytes(TokenId{static_cast<int32_t>(i)}));
+  out.bytes.resize(rows);
+  // A byte that no text has: they come where a grammar asks for the token itself, and nowhere else.
+  for (const TokenId id : text::hidden_markers(tokenizer))
+    if (static_cast<size_t>(raw(id)) < rows) out.bytes[static_cast<size_t>(raw(id))].assign(1, '\xFF');
+  out.end_ids.assign(tokenizer.eog().begin(), tokenizer.eog().end());
+  return out;
 }
 
 uint32_t usable_threads(uint32_t wanted) {

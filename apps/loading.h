@@ -6,6 +6,7 @@
 #include "base/result.h"
 #include "base/settings.h"
 #include "engine/memory.h"
+#include "sample/constraint.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
@@ -34,6 +35,14 @@ engine::LoadRequest load_request(const base::Settings& settings, const std::stri
                                  const ModelText& text);
 // The same but for what the text side tells, for a plan.
 engine::LoadRequest load_request(const base::Settings& settings, const std::string& model_path);
+
+// Adds what constraints of answers take to the request of `serve`, or of its plan.
+void plan_constraints(engine::LoadRequest& request, const text::Tokenizer& tokenizer);
+// What compiled constraints may hold under a cap over all accounts: they come and go, and room is kept for
+// them.
+sample::ConstraintLimits constraint_limits(uint64_t memory_bytes);
+// Of the tokenizer, for a model with so many rows.
+sample::ConstraintVocabulary constraint_vocabulary(const text::Tokenizer& tokenizer, size_t rows);
 
 // The one argument MODEL. Errors: kUsage.
 base::Result<std::string> model_argument(const std::vector<std::string>& arguments, size_t most);

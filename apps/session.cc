@@ -73,11 +73,16 @@ void Session::load_and_run() {
     return;
   }
   engine_ = std::move(loaded).value();
+  constraints_ = std::make_unique<sample::ConstraintCompiler>(
+      constraint_vocabulary(text_.tokenizer, engine_->info().vocab_size),
+      constraint_limits(request_.settings.memory_bytes),
+      [this](int64_t bytes) { accounts_.book(base::Account::kRuntime, sample::kConstraintPart, bytes); });
   ::malloc_trim(0);  // what reading the header left
   engine_ready_ = engine_.get();
   serve::Backend backend;
   backend.engine = engine_.get(), backend.tokenizer = &text_.tokenizer;
   backend.chat_template = text_.chat_template ? &*text_.chat_template : nullptr;
+  backend.constraints = constraints_.get();
   backend.accounts = &accounts_;
   backend.weight_parameters = text_.parameters, backend.weight_type = text_.weight_type;
   backend.prefix_cache = request_.settings.prefix_cache, backend.max_queue = request_.settings.max_queue;

@@ -34,6 +34,7 @@ class Session {
   engine::LoadRequest request_;
   const ModelText& text_;
   base::Accounts accounts_;
+  std::unique_ptr<sample::ConstraintCompiler> constraints_;
   std::unique_ptr<engine::Engine> engine_;
   std::atomic<engine::Engine*> engine_ready_{nullptr};
   std::atomic<bool> stopping_{false}, over_{false};

@@ -47,6 +47,10 @@ struct ThreadPool::State {
   // Written before the ticket of its generation is published, read only by holders of a valid claim.
   const ItemFn* job = nullptr;
   std::vector<std::thread> workers;
+  // The same of the work beside; its ticket without a generation.
+  alignas(64) std::atomic<uint64_t> beside_ticket{0};
+  std::atomic<uint32_t> beside_completed{0};
+  const ItemFn* beside_job = nullptr;
 
   // Runs items of the current job until none is left.
   void drain(size_t worker) {
@@ -59,6 +63,17 @@ struct ThreadPool::State {
     }
   }
 
+  // One item of the work beside, if there is one.
+  bool take_beside(size_t worker) {
+    const auto left = [](uint64_t at) { return (at & kNextMask) < ((at >> kNextBits) & kItemMask); };
+    if (!left(beside_ticket.load(std::memory_order_acquire))) return false;
+    const uint64_t claim = beside_ticket.fetch_add(1, std::memory_order_acq_rel);
+    if (!left(claim)) return false;
+    (*beside_job)(claim& kNextMask, worker);
+    beside_completed.fetch_add(1, std::memory_order_release);
+    return true;
+  }
+
   void work(size_t worker, const std::function<void()>& on_start) {
     if (on_start) on_start();
     uint32_t seen = 0;
@@ -68,6 +83,7 @@ struct ThreadPool::State {
       }
       seen = generation.load(std::memory_order_acquire);
       if (stopping.load(std::memory_order_acquire)) return;
+      take_beside(worker);
       drain(worker);
     }
   }
@@ -104,6 +120,21 @@ void ThreadPool::parallel_for(size_t items, ItemFn f) {
   s.drain(0);
   const auto all_done = [&] { return s.completed.load(std::memory_order_acquire) == items; };
   while (!spin_until(all_done)) std::this_thread::yield();  // a worker holds an item, perhaps without a core
+}
+
+ThreadPool::Beside::Beside(ThreadPool& pool, size_t items, ItemFn f)
+    : state_(*pool.state_), items_(items), f_(f) {
+  TALLY_CHECK(items <= kItemMask, "too many items", items);
+  state_.beside_job = &f_;
+  state_.beside_completed.store(0, std::memory_order_relaxed);
+  state_.beside_ticket.store(uint64_t{items} << kNextBits, std::memory_order_release);
+}
+
+ThreadPool::Beside::~Beside() {
+  while (state_.take_beside(0)) {
+  }
+  const auto all_done = [&] { return state_.beside_completed.load(std::memory_order_acquire) == items_; };
+  while (!spin_until(all_done)) std::this_thread::yield();
 }
 
 }  // namespace tally::base

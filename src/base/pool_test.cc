@@ -46,5 +46,24 @@ TEST(ThreadPool, EachWorkerRunsOnStart) {
   EXPECT_EQ(started.load(), 3) << "the caller is not a worker";
 }
 
+// Every item once, whatever runs beside it, and done when the object is gone.
+TEST(ThreadPool, WorkBesideIsDoneOnceAndInTime) {
+  for (const size_t threads : {1u, 2u, 4u}) {
+    ThreadPool pool(threads);
+    for (size_t round = 0; round < 300; ++round) {
+      const size_t items = round % 7;
+      std::vector<std::atomic<int>> beside(items), jobs(64);
+      const auto side = [&](size_t i, size_t) { beside[i].fetch_add(1); };
+      {
+        const ThreadPool::Beside work(pool, items, side);
+        for (int job = 0; job < 3; ++job)
+          pool.parallel_for(jobs.size(), [&](size_t i, size_t) { jobs[i].fetch_add(1); });
+      }
+      for (const auto& count : beside) ASSERT_EQ(count.load(), 1);
+      for (const auto& count : jobs) ASSERT_EQ(count.load(), 3);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tally::base

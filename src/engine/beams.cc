@@ -41,6 +41,7 @@ void BeamFamily::advance(bool first) {
   }
   const bool over = !pool_.advance(by_rank_);
   const std::span<const sample::BeamPool::Live> live = pool_.live();
+  failed = dead_end = over && pool_.best().empty();
   if (over) {  // the tokens of the sequences matter no more
     for (sched::Outcome& o : outcomes_) o = {.token = TokenId{0}, .stop = true};
     return;

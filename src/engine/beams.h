@@ -30,8 +30,9 @@ class BeamFamily {
   const sched::Outcome& outcome(SeqId seq) const { return outcomes_[slot_of(seq)]; }
 
   std::span<const std::shared_ptr<TokenStream>> streams() const { return streams_; }
-  // A row that is no number ends all.
-  bool failed = false;
+  // A row that is no number ends all, and so does a constraint that leaves none of them a way on nor an
+  // answer.
+  bool failed = false, dead_end = false;
 
   // One sequence has ended; true with the last. What the sequences used is summed, and told with the best
   // answer.

@@ -16,6 +16,7 @@ void Loop::pick() {
   for (size_t i = 0; i < draws_.size(); ++i) {
     Group& g = groups_[draws_[i].group];
     g.failed = g.failed || !picks_[i].finite;
+    if (!draws_[i].sequence->beams) draws_[i].sequence->dead_end |= draws_[i].dead_end;
   }
   for (size_t i = 0; i < draws_.size(); ++i) {
     const Draw& d = draws_[i];
@@ -26,9 +27,16 @@ void Loop::pick() {
   advance_beams();
 }
 
+// Where the sequence is in its constraint, and so which ids may come next. Stop ids of the request end it
+// where the model's own may.
+void Loop::follow_constraint(Draw& d) {
+  const Group& g = groups_[d.group];
+  d.dead_end = !d.sequence->matcher->follow(g.tokens.subspan(g.prompt_tokens), d.sequence->params->stop_ids);
+}
+
 // One sequence's token; of beams, the best tokens of its row.
 void Loop::draw(size_t index, size_t worker) {
-  const Draw& d = draws_[index];
+  Draw& d = draws_[index];
   const Group& g = groups_[d.group];
   picks_[index] = {};
   if (d.sequence->beams && d.begins) return;  // they all begin with the one row
@@ -37,13 +45,24 @@ void Loop::draw(size_t index, size_t worker) {
     std::copy(logits.begin(), logits.end(), row_copies_[worker].begin());
     logits = row_copies_[worker];
   }
-  const sample::Context context{g.tokens.first(g.prompt_tokens), g.tokens.subspan(g.prompt_tokens),
-                                parts_.end_ids, parts_.suppressed_ids, d.sequence->choice};
+  const sample::Context context{
+      g.tokens.first(g.prompt_tokens),
+      g.tokens.subspan(g.prompt_tokens),
+      parts_.end_ids,
+      parts_.suppressed_ids,
+      d.sequence->choice,
+      d.sequence->matcher ? d.sequence->matcher->allowed() : std::span<const uint32_t>{}};
   const sample::Params& params = *d.sequence->params;
   if (!d.sequence->beams) {
+    if (d.dead_end) {
+      picks_[index].finite = false;
+      return;
+    }
     picks_[index] = sample::pick(logits, params, context, sample_scratch_[worker]);
+    d.dead_end = picks_[index].dead_end;
     return;
   }
+  if (d.dead_end) return d.sequence->beams->set_row(d.seq, 0);  // others may go on
   const std::span<sample::BeamToken> row = d.sequence->beams->row(d.seq);
   d.sequence->beams->set_row(d.seq, sample::best_tokens(logits, params, context, row, sample_scratch_[worker],
                                                         picks_[index].finite));
@@ -59,6 +78,7 @@ void Loop::advance_beams() {
     previous = beams;
     outcomes_[i] = beams->outcome(draws_[i].seq);
     outcomes_[i].failed = beams->failed;
+    draws_[i].sequence->dead_end |= beams->dead_end;
   }
 }
 

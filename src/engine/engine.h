@@ -10,6 +10,7 @@
 #include "engine/cache_view.h"
 #include "engine/step_log.h"
 #include "sample/beam.h"
+#include "sample/constraint.h"
 #include "sample/params.h"
 #include "sample/sampler.h"
 
@@ -33,9 +34,10 @@ struct BeamSearch {
 struct Request {
   std::vector<TokenId> prompt;  // at least one id, each in the vocabulary
   sample::Params params;
-  uint32_t max_tokens = 0;          // 0: until the context is full
-  uint32_t choices = 1;             // sequences from the one prompt: n, or best_of
-  uint32_t first_choice = 0;        // index of the first one's draws (tests)
+  std::shared_ptr<const sample::Constraint> constraint;  // of the answer; null: none
+  uint32_t max_tokens = 0;                               // 0: until the context is full
+  uint32_t choices = 1;                                  // sequences from the one prompt: n, or best_of
+  uint32_t first_choice = 0;                             // index of the first one's draws (tests)
   std::optional<BeamSearch> beams;  // choices: how many of the best are returned, at most the width
   std::string tenant, salt;         // prefix sharing happens inside one (tenant, salt)
   int64_t arrived_us = 0;           // base::now_us() when the request's head and body were read
@@ -55,7 +57,18 @@ struct TokenEvent {
   std::array<sample::TokenLogprob, sample::kLogprobsMax> top{};
 };
 
-enum class Finish : uint8_t { kStop, kLength, kCancelled, kDeadline, kNonFinite, kInternal, kShutdown };
+// kDeadEnd: the constraint left no token, or took more time or memory to follow than it may.
+enum class Finish : uint8_t {
+  kStop,
+  kLength,
+  kCancelled,
+  kDeadline,
+  kNonFinite,
+  kInternal,
+  kShutdown,
+  kDeadEnd
+};
+inline constexpr size_t kFinishCount = 8;
 
 // The account of one sequence. Stage seconds are disjoint: their sum is last_us - queued_us.
 struct Receipt {
@@ -117,7 +130,7 @@ struct Stats {
   uint64_t forks = 0, copied_blocks = 0;  // choices begun from another's prompt; blocks copied for a write
   uint64_t prefix_queries = 0, prefix_hits = 0, preemptions = 0, preempted_tokens = 0, evictions = 0,
            hash_mismatches = 0;
-  std::array<uint64_t, 7> finished{};  // by Finish
+  std::array<uint64_t, kFinishCount> finished{};  // by Finish
   uint64_t steps_prefill = 0, steps_decode = 0, steps_mixed = 0;
   uint64_t rows_prefill = 0, rows_decode = 0, rows_recompute = 0;
   uint64_t weight_bytes_read = 0, kv_bytes_read = 0;

@@ -49,6 +49,7 @@ Loop::Loop(Parts parts)
   const size_t table = (parts_.sched.model_len_max + parts_.info.block_tokens - 1) / parts_.info.block_tokens;
   groups_.reserve(seqs);
   draws_.reserve(seqs);
+  constrained_.reserve(seqs);
   copies_.reserve(2 * seqs +
                   (parts_.sched.allocator == sched::Allocator::kReserve ? parts_.ledger.blocks : 0));
   tokens_.reserve(rows);
@@ -188,7 +189,8 @@ const sched::StepPlan& Loop::plan(int64_t now_us) {
 void Loop::pack(const sched::StepPlan& planned, int64_t now_us) {
   record_ = {.step = record_.step + 1, .predicted_us = static_cast<int64_t>(planned.predicted)};
   copies_.assign(planned.copies.begin(), planned.copies.end());
-  groups_.clear(), draws_.clear(), tokens_.clear(), segments_.clear(), tables_.clear(), logits_rows_.clear();
+  groups_.clear(), draws_.clear(), constrained_.clear(), tokens_.clear(), segments_.clear(), tables_.clear(),
+      logits_rows_.clear();
   for (const sched::PlannedRows& rows : planned.rows) {
     Group g;
     g.seq = rows.seq;
@@ -217,6 +219,10 @@ void Loop::pack(const sched::StepPlan& planned, int64_t now_us) {
     work_.add_rows(rows.position, rows.rows, record_);
     groups_.push_back(g);
   }
+  for (uint32_t i = 0; i < draws_.size(); ++i) {
+    const Draw& d = draws_[i];  // beams that begin share the row of the first
+    if (d.sequence->matcher && !(d.sequence->beams && d.begins)) constrained_.push_back(i);
+  }
   record_.sequences = groups_.size(), record_.logits_rows = logits_rows_.size();
   work_.add_pass(record_);
 }
@@ -238,7 +244,10 @@ void Loop::copy_blocks() {
   });
 }
 
+// What constraints allow next is found beside the pass, for it depends on tokens alone.
 void Loop::forward() {
+  const auto follow = [this](size_t i, size_t) { follow_constraint(draws_[constrained_[i]]); };
+  const base::ThreadPool::Beside masks(*parts_.pool, constrained_.size(), follow);
   parts_.model->forward({tokens_, segments_, tables_, logits_rows_, parts_.cascade}, view_, parts_.scratch,
                         *parts_.pool);
 }
@@ -336,11 +345,12 @@ void Loop::end(SeqId seq, EndReason reason, int64_t now_us) {
     (s.receipt.scheduled_us == 0 ? s.receipt.queue_s : s.receipt.stalled_s) += seconds(now_us - s.mark_us);
   }
   s.receipt.last_us = now_us;
+  const Finish finish = s.dead_end && reason == EndReason::kFailed ? Finish::kDeadEnd : finish_of(reason);
   if (s.beams) {
-    end_beam(*s.beams, finish_of(reason), s.receipt, now_us);
+    end_beam(*s.beams, finish, s.receipt, now_us);
   } else {
-    account_.finished(finish_of(reason), s.receipt);
-    s.stream->end(finish_of(reason), s.receipt);
+    account_.finished(finish, s.receipt);
+    s.stream->end(finish, s.receipt);
     if (to_notify_.empty() || to_notify_.back() != s.stream) to_notify_.push_back(s.stream);
   }
   release_stream(s);

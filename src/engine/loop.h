@@ -60,6 +60,8 @@ class Loop final : public Engine {
     std::shared_ptr<TokenStream> stream;  // null: a beam
     std::shared_ptr<BeamFamily> beams;
     std::shared_ptr<const sample::Params> params;
+    std::unique_ptr<sample::ConstraintMatcher> matcher;  // null: unconstrained
+    bool dead_end = false;
     uint32_t choice = 0;
     Receipt receipt;
     int64_t mark_us = 0;                            // time up to here is accounted
@@ -86,6 +88,7 @@ class Loop final : public Engine {
     uint32_t group = 0;
     bool begins = false;
     bool shares_row = false;  // others draw from the same logits
+    bool dead_end = false;    // the constraint leaves nothing
   };
 
   void take_mail();
@@ -96,6 +99,7 @@ class Loop final : public Engine {
   void copy_blocks();
   void forward();
   // draws.cc
+  void follow_constraint(Draw& draw);
   void pick();
   void draw(size_t index, size_t worker);
   void advance_beams();
@@ -104,8 +108,9 @@ class Loop final : public Engine {
   void commit(const Marks& marks);
   void log_step(const Marks& marks);
   void account_rows(const Group& group, int64_t begin_us, int64_t sampled_us, int64_t end_us);
+  using Matchers = std::vector<std::unique_ptr<sample::ConstraintMatcher>>;
   Submitted add_sequences(Request request, const sched::Admission& admission, SeqId first,
-                          uint32_t prompt_tokens);
+                          uint32_t prompt_tokens, Matchers matchers);
   bool streams_fit(const Request& request, const sched::Request& wanted) const;
   void book_stream(Sequence& sequence, uint64_t bytes_in_use);
   void release_stream(Sequence& sequence);
@@ -136,6 +141,7 @@ class Loop final : public Engine {
   CostFollower cost_;
   std::vector<Group> groups_;
   std::vector<Draw> draws_;
+  std::vector<uint32_t> constrained_;  // of the draws
   std::vector<sched::BlockCopy> copies_;
   std::vector<TokenId> tokens_;
   std::vector<model::Segment> segments_;

@@ -38,10 +38,11 @@ Error too_small(const MemoryPlan& plan, const Sizes& s, uint32_t block_tokens, s
 Result<MemoryPlan> divide(const LoadRequest& request, Sizes& s) {
   const Settings& set = request.settings;
   MemoryPlan plan = fixed_plan(request, s);
-  const auto left = [&] { return plan.budget_bytes - std::min(plan.budget_bytes, plan.total_bytes); };
+  const uint64_t budget = plan.budget_bytes - std::min(plan.budget_bytes, request.constraint_room_bytes);
+  const auto left = [&] { return budget - std::min(budget, plan.total_bytes); };
   // A context that nobody asked for is as long as its tables leave room for.
   constexpr uint32_t kContextMin = 512;
-  while (set.max_model_len == 0 && plan.total_bytes > plan.budget_bytes && s.context() > kContextMin) {
+  while (set.max_model_len == 0 && plan.total_bytes > budget && s.context() > kContextMin) {
     s.set_context(s.context() / 2);
     plan = fixed_plan(request, s);
   }
@@ -101,8 +102,8 @@ Result<void> check_layers(const LoadRequest& request, Parts& parts, Sizes& s, Me
 
 // What is planned, and of it what is no arena and does not come and go.
 void book_plan(const MemoryPlan& plan, base::Accounts& accounts) {
-  constexpr std::string_view kBooked[] = {"sampling",  "block ledger", "process",
-                                          "tokenizer", "connections",  "step log"};
+  constexpr std::string_view kBooked[] = {
+      "sampling", "block ledger", "process", "tokenizer", "connections", "step log", sample::kConstraintPart};
   for (const PlanAccount& a : plan.accounts) {
     for (const PlanPart& part : a.parts) {
       accounts.plan(a.account, part.name, part.bytes);

@@ -2,6 +2,7 @@
 
 #include "engine/step_log.h"
 #include "engine/stream.h"
+#include "sample/constraint.h"
 #include "sample/sampler.h"
 
 #include <fmt/format.h>
@@ -174,6 +175,8 @@ MemoryPlan fixed_plan(const LoadRequest& request, const Sizes& s) {
       account(Account::kRuntime,
               {{"process", kProcessBytes, "data of the code, stacks, slack of the allocator"},
                {"tokenizer", request.tokenizer_bytes, "tables of the vocabulary"},
+               {std::string(sample::kConstraintPart), request.constraint_table_bytes,
+                "the vocabulary as grammars see it"},
                {"connections", request.connection_bytes, "sockets, and requests being read"},
                {"step log", StepLog::bytes(), fmt::format("the last {} steps", StepLog::kKept)}})};
   for (const PlanAccount& a : plan.accounts) plan.total_bytes += a.bytes;

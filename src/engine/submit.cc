@@ -43,6 +43,10 @@ Refusal refusal_of(sched::Refusal why) {
 
 Submitted Loop::submit(Request request) {
   const int64_t now = base::now_us();
+  Matchers matchers;
+  const uint32_t sequences = request.beams ? request.beams->width : request.choices;
+  for (uint32_t c = 0; request.constraint && c < sequences; ++c)
+    matchers.push_back(std::make_unique<sample::ConstraintMatcher>(request.constraint));
   const std::lock_guard lock(mailbox_->mutex);
   if (stopping_ || failed_) return {{}, {Refusal::kStopping, 0, 0, 1}};
   sched::Request wanted;
@@ -69,7 +73,7 @@ Submitted Loop::submit(Request request) {
     refused.needed = admission.needed, refused.available = admission.available;
     return {{}, refused};
   }
-  Submitted result = add_sequences(std::move(request), admission, first, prompt_tokens);
+  Submitted result = add_sequences(std::move(request), admission, first, prompt_tokens, std::move(matchers));
   mailbox_->attention = true;
   mailbox_->wake.notify_one();
   return result;
@@ -88,7 +92,7 @@ bool Loop::streams_fit(const Request& request, const sched::Request& wanted) con
 
 // The sequences of a request that the scheduler took, and their streams.
 Submitted Loop::add_sequences(Request request, const sched::Admission& admission, SeqId first,
-                              uint32_t prompt_tokens) {
+                              uint32_t prompt_tokens, Matchers matchers) {
   const int64_t now = base::now_us();
   const bool beams = request.beams && request.beams->width > 1;
   if (request.beams) request.params.temperature = 0, request.params.logprobs = 0;
@@ -129,6 +133,7 @@ Submitted Loop::add_sequences(Request request, const sched::Admission& admission
     sequence->promised_bytes = promised;
     promised_bytes_ += promised;
     book_stream(*sequence, booked);
+    if (c < matchers.size()) sequence->matcher = std::move(matchers[c]);
     sequences_.emplace(SeqId{raw(first) + c}, std::move(sequence));
   }
   return result;

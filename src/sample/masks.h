@@ -8,8 +8,9 @@
 
 namespace tally::sample {
 
-// Sets the logits of suppressed ids, and of end ids where the sequence may not end yet, to -infinity. Returns
-// how many; values that are not finite stay as they are and do not count.
+// Sets the logits of ids that the constraint does not allow, of suppressed ones, and of end ids where the
+// sequence may not end yet (unless they are all that is left) to -infinity. Returns how many; values that are
+// not finite stay as they are and do not count.
 size_t apply_masks(std::span<float> logits, const Params& params, const Context& context);
 
 inline bool contains(std::span<const TokenId> ids, TokenId id) {

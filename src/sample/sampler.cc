@@ -7,6 +7,7 @@
 #include "sample/row.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -43,6 +44,40 @@ size_t mask(std::span<float> logits, std::span<const TokenId> ids) {
     ++count;
   }
   return count;
+}
+
+// The same of the ids that a constraint does not allow.
+size_t mask_forbidden(std::span<float> logits, std::span<const uint32_t> allowed) {
+  constexpr size_t kWord = 32;
+  size_t count = 0;
+  for (size_t w = 0; w < allowed.size(); ++w) {
+    const std::span<float> part = logits.subspan(w * kWord, std::min(kWord, logits.size() - w * kWord));
+    if (allowed[w] == UINT32_MAX) continue;
+    for (size_t i = 0; i < part.size(); ++i) {
+      const bool off = ((allowed[w] >> i) & 1) == 0 && std::isfinite(part[i]);
+      part[i] = off ? kMasked : part[i];
+      count += off;
+    }
+  }
+  return count;
+}
+
+// Where a constraint has come to its end there is nothing to go on with, whatever min_tokens and ignore_eos
+// say.
+bool only_ends_are_left(const Params& params, const Context& context, bool too_early) {
+  const auto is_open = [&](TokenId id) {
+    const auto i = static_cast<uint32_t>(raw(id));
+    return ((context.allowed[i / 32] >> (i % 32)) & 1) != 0 && !contains(context.suppressed_ids, id);
+  };
+  size_t open = 0, ends = 0;
+  for (const uint32_t word : context.allowed) open += static_cast<size_t>(std::popcount(word));
+  for (const TokenId id : context.suppressed_ids) {
+    const auto i = static_cast<uint32_t>(raw(id));
+    open -= (context.allowed[i / 32] >> (i % 32)) & 1;
+  }
+  for (const TokenId id : context.end_ids) ends += is_open(id);
+  for (const TokenId id : params.stop_ids) ends += too_early && is_open(id) && !contains(context.end_ids, id);
+  return open == ends;
 }
 
 void apply_bias(std::span<float> logits, std::span<const LogitBias> bias) {
@@ -230,7 +265,8 @@ size_t draw(std::span<float> row, float max, const Params& params, double random
 
 size_t apply_masks(std::span<float> logits, const Params& params, const Context& context) {
   const bool too_early = context.generated.size() < params.min_tokens;
-  size_t count = mask(logits, context.suppressed_ids);
+  size_t count = mask_forbidden(logits, context.allowed) + mask(logits, context.suppressed_ids);
+  if (!context.allowed.empty() && only_ends_are_left(params, context, too_early)) return count;
   if (too_early || params.ignore_eos) count += mask(logits, context.end_ids);
   if (too_early) count += mask(logits, params.stop_ids);
   return count;
@@ -255,7 +291,8 @@ Pick pick(std::span<float> logits, const Params& params, const Context& context,
   if (params.penalties.active()) apply_penalties(logits, params.penalties, context, state.seen);
 
   const Scan scanned = scan(logits, state);
-  if (scanned.not_finite_count != masked_count || masked_count == logits.size()) return Pick{.finite = false};
+  if (scanned.not_finite_count != masked_count) return Pick{.finite = false};
+  if (masked_count == logits.size()) return Pick{.finite = false, .dead_end = !context.allowed.empty()};
   size_t chosen = scanned.best;
   if (params.temperature >= kGreedyBelow) {
     const double random = uniform(params.seed, context.choice, context.generated.size());

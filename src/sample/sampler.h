@@ -1,8 +1,9 @@
 #pragma once
 // One row of logits in, one decision out.
 //
-// The chain, in this order: logprobs of the raw logits are taken; suppressed and (until min_tokens, or
-// ignore_eos) end ids are masked; logit_bias is added; repetition, then presence and frequency penalties;
+// The chain, in this order: logprobs of the raw logits are taken; what the constraint does not allow,
+// suppressed and (until min_tokens, or ignore_eos) end ids are masked, but for end ids where the constraint
+// leaves nothing else; logit_bias is added; repetition, then presence and frequency penalties;
 // temperature 0: the largest logit wins (ties: lower id). Else: divide by temperature; keep top_k; softmax;
 // keep top_p; keep min_p; draw by the counter-based generator keyed by (seed, choice, position). Sorting is
 // total: by logit descending, then id ascending. No state is shared between requests, and nothing is
@@ -30,6 +31,7 @@ struct TokenLogprob {
 struct Pick {
   TokenId id{};
   bool finite = true;     // false: the row held NaN or infinity, or everything was masked; id is meaningless
+  bool dead_end = false;  // not finite because the constraint and the other masks leave nothing
   bool is_end = false;    // id is one of the end ids or the request's stop ids
   float logprob = 0;      // of id, if params.logprobs >= 0
   uint8_t top_count = 0;  // params.logprobs best, best first
@@ -43,6 +45,7 @@ struct Context {
   std::span<const TokenId> end_ids;         // of the model, ascending
   std::span<const TokenId> suppressed_ids;  // of the model, ascending
   uint32_t choice = 0;
+  std::span<const uint32_t> allowed = {};  // of the constraint (ConstraintMatcher); empty: every id
 };
 
 // Buffers of one worker for one vocabulary: reserve once, pick any number of times.

@@ -27,6 +27,7 @@ Ended ended_reason(engine::Finish finish) {
     case engine::Finish::kShutdown:
       return Ended::kShutdown;
     case engine::Finish::kNonFinite:
+    case engine::Finish::kDeadEnd:
     case engine::Finish::kInternal:
       break;
   }
@@ -39,6 +40,8 @@ ApiError failure(engine::Finish finish) {
       return {Code::kDeadline, "The deadline of the request has passed."};
     case engine::Finish::kNonFinite:
       return {Code::kNonFinite, "The model produced logits that are not finite."};
+    case engine::Finish::kDeadEnd:
+      return {Code::kDeadEnd, "The constraint of the answer left no token that could come next."};
     case engine::Finish::kShutdown:
       return {.code = Code::kShuttingDown, .message = "The server is shutting down.", .retry_after_s = 5};
     default:
@@ -115,6 +118,7 @@ bool Answer::submit(size_t prompt_index, const sample::Params& params) {
   engine::Request request;
   request.prompt = prompt;
   request.params = params;
+  request.constraint = order_.constraint;
   request.max_tokens = options.max_tokens;
   request.choices = options.choices.beams ? options.choices.n : options.choices.best_of;
   request.beams = options.choices.beams;

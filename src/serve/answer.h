@@ -35,7 +35,8 @@ struct Order {
   openai::Options options;
   std::vector<std::vector<TokenId>> prompts;
   Reading reading;
-  bool prompt_is_text_only_bos = false;  // a continuation of nothing
+  std::shared_ptr<const sample::Constraint> constraint;  // of options.constraint
+  bool prompt_is_text_only_bos = false;                  // a continuation of nothing
   int64_t deadline_us = 0;
 };
 

@@ -57,6 +57,7 @@ struct Counters {
   std::atomic<uint64_t> sequences_stopped{0};  // cancelled by us at a stop string
   std::atomic<uint64_t> sequences_aborted{0};  // cancelled for a client that left
   std::atomic<int64_t> stalled_writers{0};
+  std::atomic<int64_t> compiling{0};  // requests whose constraint is being compiled, or waits for that
 };
 
 }  // namespace tally::serve

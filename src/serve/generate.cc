@@ -4,6 +4,7 @@
 #include "base/utf8.h"
 #include "serve/answer.h"
 #include "serve/build_info.h"
+#include "serve/openai/tool_constraint.h"
 #include "serve/refusal.h"
 
 #include <charconv>
@@ -49,8 +50,8 @@ openai::AnswerHead make_head(const Desk& desk, bool chat) {
           .created = base::wall_seconds()};
 }
 
-std::optional<ApiError> begin(const Kitchen& kitchen, const std::shared_ptr<http::Exchange>& exchange,
-                              Order order, std::vector<http::Field> fields) {
+std::optional<ApiError> begin_ready(const Kitchen& kitchen, const std::shared_ptr<http::Exchange>& exchange,
+                                    Order order, std::vector<http::Field> fields) {
   const Desk& desk = *kitchen.desk;
   if (auto error = read_deadline(desk, exchange->request(), order.deadline_us)) return error;
   if (auto error = judge_choices(desk.backend.engine->info(), order.options)) return error;
@@ -70,6 +71,49 @@ std::optional<ApiError> begin(const Kitchen& kitchen, const std::shared_ptr<http
                   .limit = desk.sequences_per_tenant()};
 }
 
+ApiError cannot_compile(const base::Error& error, const std::string& param) {
+  if (error.code == base::ErrorCode::kUnavailable)
+    return {.code = Code::kOverloaded, .message = param + ": " + error.message + '.', .retry_after_s = 1};
+  return {Code::kInvalidSchema, param + ": " + error.message + '.', param};
+}
+
+// On a thread of its own kind: seconds there keep no answer from its text.
+void compile_and_begin(const Kitchen& kitchen, const std::shared_ptr<http::Exchange>& exchange, Order order,
+                       std::vector<http::Field> fields) {
+  std::optional<ApiError> error;
+  if (!exchange->gone()) {
+    auto compiled = kitchen.desk->backend.constraints->compile(order.options.constraint->spec);
+    if (compiled)
+      order.constraint = *compiled;
+    else
+      error = cannot_compile(compiled.error(), order.options.constraint->param);
+  }
+  kitchen.counters.compiling.fetch_sub(1);
+  if (!error) error = begin_ready(kitchen, exchange, std::move(order), std::move(fields));
+  if (error) kitchen.refuse(exchange, *error);
+}
+
+std::optional<ApiError> begin(const Kitchen& kitchen, const std::shared_ptr<http::Exchange>& exchange,
+                              Order order, std::vector<http::Field> fields) {
+  const Backend& backend = kitchen.desk->backend;
+  if (!order.options.constraint) return begin_ready(kitchen, exchange, std::move(order), std::move(fields));
+  if (!backend.constraints)
+    return ApiError{Code::kNotSupported, "This server does not constrain answers.",
+                    order.options.constraint->param};
+  order.constraint = backend.constraints->find(order.options.constraint->spec);
+  if (order.constraint) return begin_ready(kitchen, exchange, std::move(order), std::move(fields));
+  const int64_t before = kitchen.counters.compiling.fetch_add(1);
+  if (backend.max_queue > 0 && before >= int64_t{backend.max_queue}) {
+    kitchen.counters.compiling.fetch_sub(1);
+    return refusal({.why = engine::Refusal::kQueueFull}, backend.engine->info(), {});
+  }
+  kitchen.compilers->post(
+      [kitchen, exchange, order = std::move(order), fields = std::move(fields)]() mutable {
+        compile_and_begin(kitchen, exchange, std::move(order), std::move(fields));
+      });
+  return std::nullopt;
+}
+
 // Tools are never dropped silently: the template has to show them, and the answer has to be read.
 std::optional<ApiError> judge_tools(const Desk& desk, const openai::ToolUse& use) {
   if (!use.is_active()) return std::nullopt;
@@ -84,7 +128,22 @@ std::optional<ApiError> judge_tools(const Desk& desk, const openai::ToolUse& use
                     "tools"};
   if (use.is_forced() && desk.output.tools == text::ToolFormat::kNone)
     return ApiError{Code::kInvalidValue,
-                    "tool_choice asks for a call, and with --tool-format none there are none.", "tool_choice"};
+                    "tool_choice asks for a call, and with --tool-format none there are none.",
+                    "tool_choice"};
+  return std::nullopt;
+}
+
+// A forced call is a constraint of the answer.
+std::optional<ApiError> force_calls(const openai::ToolUse& use, Order& order) {
+  std::optional<openai::Constrained>& constraint = order.options.constraint;
+  if (constraint)
+    return ApiError{Code::kInvalidValue,
+                    "The answer can have one constraint: " + constraint->param + " and tool_choice are two.",
+                    "tool_choice"};
+  const Reading& reading = order.reading;
+  constraint = openai::Constrained{{sample::ConstraintSpec::Kind::kStructuralTag,
+                                    openai::call_constraint(use, reading.format, reading.in_thoughts)},
+                                   "tool_choice"};
   return std::nullopt;
 }
 
@@ -141,9 +200,8 @@ std::optional<ApiError> generate_chat(const Kitchen& kitchen, const std::shared_
   order.reading.format = request.tool_use.is_active() ? desk.output : desk.output.without_calls();
   order.reading.in_thoughts = text::opens_thoughts(*spans, order.reading.format);
   order.reading.one_call = !request.tool_use.parallel;
-  // Here call_constraint() becomes the constraint of the answer.
   if (request.tool_use.is_forced())
-    return ApiError{Code::kNotSupported, "tool_choice is not supported yet with this value.", "tool_choice"};
+    if (auto error = force_calls(request.tool_use, order)) return error;
   return begin(kitchen, exchange, std::move(order), std::move(fields));
 }
 

@@ -6,6 +6,7 @@
 #include "serve/errors.h"
 #include "serve/http/transport.h"
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -17,6 +18,9 @@ struct Kitchen {
   std::shared_ptr<Desk> desk;
   std::shared_ptr<Workers> workers;
   Counters& counters;
+  std::shared_ptr<Workers> compilers;  // of constraints
+  // Tells the client of an error after the functions below have returned.
+  std::function<void(const std::shared_ptr<http::Exchange>&, const ApiError&)> refuse;
 };
 
 // Nothing: the answer is under way and will use `exchange`. Else the error to send.

@@ -42,10 +42,11 @@ class Scrape final : public prometheus::Collectable {
  private:
   void add_gauges(MetricsPage& page) const {
     page.gauge("vllm:num_requests_running", number(stats_.running));
-    page.gauge("vllm:num_requests_waiting", number(stats_.waiting));
+    const double compiling = static_cast<double>(counters_.compiling.load());
+    page.gauge("vllm:num_requests_waiting", number(stats_.waiting) + compiling);
     page.gauge("vllm:num_requests_waiting_by_reason", number(stats_.waiting - stats_.waiting_deferred),
                {{"reason", "capacity"}});
-    page.gauge("vllm:num_requests_waiting_by_reason", number(stats_.waiting_deferred),
+    page.gauge("vllm:num_requests_waiting_by_reason", number(stats_.waiting_deferred) + compiling,
                {{"reason", "deferred"}});
     const double total = number(stats_.blocks_total);
     page.gauge("vllm:kv_cache_usage_perc", total > 0 ? number(stats_.blocks_held) / total : 0);
@@ -87,7 +88,8 @@ class Scrape final : public prometheus::Collectable {
     add("length", by(engine::Finish::kLength));
     add("abort", number(counters_.sequences_aborted));
     add("error", by(engine::Finish::kDeadline) + by(engine::Finish::kNonFinite) +
-                     by(engine::Finish::kInternal) + by(engine::Finish::kShutdown));
+                     by(engine::Finish::kDeadEnd) + by(engine::Finish::kInternal) +
+                     by(engine::Finish::kShutdown));
     add("repetition", 0);
     page.counter("vllm:corrupted_requests_total", by(engine::Finish::kNonFinite));
   }

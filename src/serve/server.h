@@ -4,6 +4,7 @@
 #include "base/accounts.h"
 #include "base/result.h"
 #include "engine/engine.h"
+#include "sample/constraint.h"
 #include "text/chat.h"
 #include "text/output.h"
 #include "text/tokenizer.h"
@@ -60,6 +61,7 @@ struct Backend {
   engine::Engine* engine = nullptr;
   const text::Tokenizer* tokenizer = nullptr;
   const text::ChatTemplate* chat_template = nullptr;  // null: chat is refused (400 template_error)
+  sample::ConstraintCompiler* constraints = nullptr;  // null: constrained answers are refused (501)
   base::Accounts* accounts = nullptr;                 // connections book here what they hold
   uint64_t weight_parameters = 0;
   std::string weight_type;

@@ -32,10 +32,15 @@ bool is_method(const Route& route, const std::string& method) {
 }  // namespace
 
 TallySite::TallySite(const Settings& settings)
-    : settings_(settings), workers_(std::make_shared<Workers>(settings.threads)) {}
+    : settings_(settings),
+      workers_(std::make_shared<Workers>(settings.threads)),
+      compilers_(std::make_shared<Workers>(1)) {}
 
 // The workers end first: their tasks use all the rest.
-TallySite::~TallySite() { workers_->stop(); }
+TallySite::~TallySite() {
+  compilers_->stop();
+  workers_->stop();
+}
 
 void TallySite::attach(http::Transport& transport) {
   transport_ = &transport;
@@ -231,7 +236,10 @@ std::optional<ApiError> TallySite::run_generation(const Route& route,
                                                   const std::shared_ptr<http::Exchange>& exchange) {
   std::vector<http::Field> fields;
   add_fields(exchange->request(), fields);
-  const Kitchen kitchen{desk(), workers_, counters_};
+  const auto refuse = [this](const std::shared_ptr<http::Exchange>& late, const ApiError& wrong) {
+    late->respond(error(late->request(), wrong));
+  };
+  const Kitchen kitchen{desk(), workers_, counters_, compilers_, refuse};
   return route.page == Page::kChat ? generate_chat(kitchen, exchange, std::move(fields))
                                    : generate_completion(kitchen, exchange, std::move(fields));
 }

@@ -52,7 +52,7 @@ class TallySite final : public http::Site {
   void add_fields(const http::Request& request, std::vector<http::Field>& fields) const;
 
   const Settings settings_;
-  const std::shared_ptr<Workers> workers_;
+  const std::shared_ptr<Workers> workers_, compilers_;
   std::unique_ptr<Gate> gate_;
   http::Transport* transport_ = nullptr;
   Counters counters_;

@@ -311,6 +311,20 @@ TEST(ToolsChat, EarlierCallsReachTheTemplate) {
       "\"Graz\"}}</tool_call>tool:sun");
 }
 
+// This rig has nothing that constrains: what a forced call asks for is refused, never left to the model.
+TEST(ToolsChat, ForcedCallsAreConstrained) {
+  Rig rig(writing(kCall));
+  const std::string required = kWithTools + R"(,"tool_choice":"required")";
+  EXPECT_EQ(error_of(rig.post("/v1/chat/completions", asking(required))), "501 not_supported tool_choice");
+  EXPECT_EQ(error_of(rig.post("/v1/chat/completions",
+                              asking(required + R"(,"response_format":{"type":"json_object"})"))),
+            "400 invalid_value tool_choice");
+  RigOptions options = writing(kCall);
+  options.settings.output.tools = text::ToolFormat::kNone;
+  Rig none(options);
+  EXPECT_EQ(error_of(none.post("/v1/chat/completions", asking(required))), "400 invalid_value tool_choice");
+}
+
 TEST(ToolsChat, ToolsAreNeverDroppedSilently) {
   {
     Rig rig(writing("x", "{{ messages[0].content }}<tool_call>"));

@@ -56,6 +56,8 @@ struct OutputWish {
 // From the markers that the template writes; where it writes none of a call, from those of the vocabulary.
 OutputFormat find_output_format(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
                                 const OutputWish& wish);
+// Control tokens that are markers of any format: a grammar may ask for them, though they give no text.
+std::vector<TokenId> hidden_markers(const Tokenizer& tokenizer);
 // The text that begins a call, where the format has one ("" for llama3's bare object and none).
 std::string_view call_marker(ToolFormat format);
 // Whether a prompt ends with open thoughts, so that the model goes on inside them. Only what the template

@@ -50,7 +50,15 @@ struct ThinkMarkers {
 };
 constexpr ThinkMarkers kThinkMarkers[] = {{"<think>", "</think>"}, {"[THINK]", "[/THINK]"}};
 
-constexpr std::string_view kMistralMarkers[] = {"[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"};
+// All the markers around calls; some vocabularies have them as control tokens.
+struct CallMarker {
+  ToolFormat format;
+  std::string_view text;
+};
+constexpr CallMarker kCallMarkers[] = {
+    {ToolFormat::kHermes, "<tool_call>"},    {ToolFormat::kHermes, "</tool_call>"},
+    {ToolFormat::kLlama3, "<|python_tag|>"}, {ToolFormat::kMistral, "[TOOL_CALLS]"},
+    {ToolFormat::kMistral, "[CALL_ID]"},     {ToolFormat::kMistral, "[ARGS]"}};
 
 // The one token that `marker` is in text of the template.
 std::optional<TokenId> token_of(const Tokenizer& tokenizer, std::string_view marker) {
@@ -112,17 +120,23 @@ OutputFormat find_output_format(const ChatTemplate& chat_template, const Tokeniz
                                 const OutputWish& wish) {
   OutputFormat out;
   out.tools = wish.tools ? *wish.tools : find_tools(chat_template.source(), tokenizer);
-  if (out.tools == ToolFormat::kMistral) {
-    out.names_first = has(chat_template.source(), "[ARGS]");
-    for (const std::string_view marker : kMistralMarkers) add_hidden(tokenizer, marker, out.call_tokens);
-  } else if (out.tools == ToolFormat::kHermes) {
-    add_hidden(tokenizer, call_marker(out.tools), out.call_tokens);
-    add_hidden(tokenizer, "</tool_call>", out.call_tokens);
-  } else if (out.tools == ToolFormat::kLlama3) {
-    add_hidden(tokenizer, call_marker(out.tools), out.call_tokens);
-  }
+  out.names_first = out.tools == ToolFormat::kMistral && has(chat_template.source(), "[ARGS]");
+  for (const CallMarker& marker : kCallMarkers)
+    if (marker.format == out.tools) add_hidden(tokenizer, marker.text, out.call_tokens);
   if (wish.reasoning) find_thoughts(chat_template.source(), tokenizer, out);
   return out;
+}
+
+std::vector<TokenId> hidden_markers(const Tokenizer& tokenizer) {
+  std::vector<MarkerToken> markers;
+  for (const CallMarker& marker : kCallMarkers) add_hidden(tokenizer, marker.text, markers);
+  for (const auto& [begin, end] : kThinkMarkers) {
+    add_hidden(tokenizer, begin, markers);
+    add_hidden(tokenizer, end, markers);
+  }
+  std::vector<TokenId> ids;
+  for (const MarkerToken& marker : markers) ids.push_back(marker.id);
+  return ids;
 }
 
 bool opens_thoughts(const std::vector<TextSpan>& prompt, const OutputFormat& format) {

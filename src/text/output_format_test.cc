@@ -117,6 +117,7 @@ TEST(OutputFormats, HiddenMarkersAreSpelled) {
   EXPECT_EQ(text(format), "[TOOL_CALLS][ARGS]<think></think>");
   EXPECT_EQ(text(format.without_calls()), "<think></think>");
   EXPECT_EQ(text({}), "<think>");
+  EXPECT_EQ(hidden_markers(tokenizer), (std::vector<TokenId>{TokenId{256}, TokenId{257}, TokenId{260}}));
 }
 
 TEST(OutputFormats, ThePromptMayOpenTheThoughts) {

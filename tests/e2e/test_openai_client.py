@@ -1,8 +1,10 @@
 """The official Python client against the server, on the real model."""
 
 import math
+from typing import Literal
 
 import openai
+import pydantic
 import pytest
 
 from rig import SMOL
@@ -173,8 +175,25 @@ def test_unknown_model(client):
     assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
 
 
+def test_structured_output(client):
+    class Pet(pydantic.BaseModel):
+        kind: Literal["cat", "dog"]
+        name: str = pydantic.Field(max_length=12)
+        age: int = pydantic.Field(ge=0, le=30)
+
+    for seed in range(3):
+        answer = client.chat.completions.parse(model=MODEL, messages=USER, response_format=Pet, temperature=1, seed=seed, max_tokens=300)
+        assert isinstance(answer.choices[0].message.parsed, Pet) and answer.choices[0].finish_reason == "stop"
+    text = client.completions.create(model=MODEL, prompt="Q", temperature=1, max_tokens=9, extra_body={"structured_outputs": {"choice": ["left", "right"]}})
+    assert text.choices[0].text in ("left", "right")
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(
+            model=MODEL, messages=USER, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "thing"}}}
+        )
+    assert (caught.value.code, caught.value.param) == ("invalid_schema", "response_format.json_schema.schema")
+
+
 NOT_BUILT = [
-    {"response_format": {"type": "json_object"}},
     {"extra_body": {"typical_p": 0.5}},
     {"extra_body": {"echo": True}},
     {"extra_body": {"prompt_logprobs": 1}},

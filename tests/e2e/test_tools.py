@@ -11,14 +11,16 @@ from test_templates import template_file
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 MODEL = SMOL.stem
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather of a city.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
+
+
+def tool(name, **properties):
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    return {"type": "function", "function": {"name": name, "description": f"To {name.replace('_', ' ')}.", "parameters": schema}}
+
+
+WEATHER = tool("get_weather", city={"type": "string"})
+SHORT = tool("get_weather", city={"type": "string", "maxLength": 20})
+CLOCK = tool("set_clock", hour={"type": "integer", "minimum": 0, "maximum": 23}, day={"enum": ["today", "tomorrow"]})
 
 
 def turn(number, city):
@@ -123,6 +125,27 @@ def test_the_client_joins_a_stream(server):
     assert json.loads(message.tool_calls[0].function.arguments) == {"city": "Rome"}
 
 
+PLAIN = OPTIONS | {"messages": [{"role": "user", "content": "Tell me of the sea."}], "tools": [SHORT, CLOCK], "temperature": 1, "max_tokens": 200}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_required_and_named(server, seed):
+    """Whatever the model would have said: it calls, with arguments after the schema."""
+    with client_of(server) as client:
+        choice = client.chat.completions.create(**PLAIN, seed=seed, tool_choice="required", parallel_tool_calls=False).choices[0]
+        assert choice.finish_reason == "tool_calls" and choice.message.content is None
+        (call,) = choice.message.tool_calls
+        wanted = {"get_weather": {"city": str}, "set_clock": {"hour": int, "day": str}}[call.function.name]
+        assert {k: type(v) for k, v in json.loads(call.function.arguments).items()} == wanted
+        named = {"type": "function", "function": {"name": "set_clock"}}
+        options = PLAIN | {"seed": seed, "tool_choice": named}
+        (call,) = client.chat.completions.create(**options).choices[0].message.tool_calls
+        arguments = json.loads(call.function.arguments)
+        assert call.function.name == "set_clock" and 0 <= arguments["hour"] <= 23 and arguments["day"] in ("today", "tomorrow")
+        fragments = [f for c in client.chat.completions.create(**options, stream=True) for f in c.choices[0].delta.tool_calls or []]
+        assert "".join(f.function.arguments for f in fragments) == call.function.arguments
+
+
 def test_none_is_text(server):
     with client_of(server) as client:
         choice = client.chat.completions.create(**OPTIONS, tool_choice="none").choices[0]
@@ -154,10 +177,11 @@ REFUSED = [
     ({"tools": [WEATHER] * 10_000}, "tools"),
     ({"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]}, "tools[0].function.parameters"),
     ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "nobody"}}}, "tool_choice"),
+    ({"tools": [WEATHER], "tool_choice": "required", "response_format": {"type": "json_object"}}, "tool_choice"),
 ]
 
 
-@pytest.mark.parametrize(("options", "param"), REFUSED, ids=[param for _, param in REFUSED])
+@pytest.mark.parametrize(("options", "param"), REFUSED)
 def test_a19_what_is_refused(server, options, param):
     with client_of(server) as client, pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model=MODEL, messages=ASKED, **options)

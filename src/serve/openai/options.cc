@@ -1,5 +1,7 @@
 #include "serve/openai/options.h"
 
+#include "serve/openai/constraints.h"
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -186,17 +188,12 @@ void refuse_prompt_scores(Fields& fields) {
   if (fields.get_int("prompt_logprobs", 0, sample::kLogprobsMax)) not_built(fields, "prompt_logprobs");
 }
 
-void refuse_constraints(Fields& fields) {
-  if (const JsonObject* format = fields.get_object("response_format")) {
-    Fields inner(*format, "response_format.");
-    const std::string* type = inner.get_string("type");
-    if (!type) fields.invalid("response_format.type", "response_format.type must be a string.");
-    if (type && *type != "text") not_built(fields, "response_format");
-  }
-  // The older names too: a constraint is never dropped silently.
-  for (const char* name :
-       {"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar"})
-    if (fields.find(name)) not_built(fields, name);
+// A constraint is never dropped silently.
+void refuse_older_constraints(Fields& fields) {
+  for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar"})
+    if (fields.find(name))
+      fields.fail(Code::kNotSupported, name,
+                  std::string(name) + " is not supported: use structured_outputs.");
 }
 
 void read_queueing(Fields& fields, Options& out) {
@@ -255,7 +252,8 @@ void read_options(Fields& fields, Route route, size_t vocab_size, Options& out) 
     fields.invalid(wrong->param, wrong->message);
   read_choices(fields, out);
   refuse_prompt_scores(fields);
-  refuse_constraints(fields);
+  read_constraint(fields, out);
+  refuse_older_constraints(fields);
   read_queueing(fields, out);
   refuse_typical(fields);
 }

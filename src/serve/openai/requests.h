@@ -4,6 +4,7 @@
 
 #include "base/ids.h"
 #include "engine/engine.h"
+#include "sample/constraint.h"
 #include "sample/params.h"
 #include "serve/errors.h"
 #include "serve/openai/tools.h"
@@ -30,6 +31,12 @@ struct Choices {
   std::optional<engine::BeamSearch> beams;
 };
 
+// What the answer must be like, and the field that says so.
+struct Constrained {
+  sample::ConstraintSpec spec;
+  std::string param;
+};
+
 // What chat and text completions have in common.
 struct Options {
   std::string model;
@@ -37,6 +44,7 @@ struct Options {
   bool has_seed = false;
   uint32_t max_tokens = 0;  // 0: until the context is full
   Choices choices;
+  std::optional<Constrained> constraint;
   int32_t priority = 0;    // lower goes first
   std::string cache_salt;  // prefixes are shared inside one
   std::vector<std::string> stop;

@@ -2,6 +2,7 @@
 
 #include "serve/openai/requests.h"
 
+#include "serve/openai/constraints.h"
 #include "serve/openai/json.h"
 
 #include <gtest/gtest.h>
@@ -174,8 +175,6 @@ TEST(Requests, NotBuiltYet) {
   const std::pair<const char*, const char*> cases[] = {
       {R"("echo":true)", "echo"},
       {R"("prompt_logprobs":0)", "prompt_logprobs"},
-      {R"("response_format":{"type":"json_object"})", "response_format"},
-      {R"("structured_outputs":{})", "structured_outputs"},
       {R"("guided_json":{})", "guided_json"},
       {R"("typical_p":0.5)", "typical_p"},
   };
@@ -185,6 +184,66 @@ TEST(Requests, NotBuiltYet) {
       completion(R"("n":1,"best_of":1,"use_beam_search":false,"echo":false,"typical_p":1,"priority":0)"),
       "ok");
   EXPECT_EQ(completion(R"("response_format":{"type":"text"})"), "ok");
+}
+
+TEST(Requests, Constraints) {
+  const auto spec = [](const std::string& fields) {
+    CompletionRequest request;
+    const auto error = parse_completion(R"({"model":"m","prompt":"p",)" + fields + "}", kVocab, request);
+    EXPECT_FALSE(error) << fields << ": " << (error ? error->message : "");
+    return request.options.constraint.value_or(Constrained{});
+  };
+  using Kind = sample::ConstraintSpec::Kind;
+  EXPECT_EQ(spec(R"("response_format":{"type":"json_object"})").spec.kind, Kind::kJsonObject);
+  const Constrained schema = spec(
+      R"("response_format":{"type":"json_schema","json_schema":{"name":"n","strict":false,"schema":{"b":1.5,"a":["\u00e9\n",null,true,-3]}}})");
+  EXPECT_EQ(schema.spec.kind, Kind::kJsonSchema);
+  EXPECT_EQ(schema.spec.text, "{\"b\":1.5,\"a\":[\"\xC3\xA9\\n\",null,true,-3]}");
+  EXPECT_EQ(schema.param, "response_format.json_schema.schema");
+  EXPECT_EQ(spec(R"("structured_outputs":{"json":"{\"type\":\"null\"}"})").spec.text, R"({"type":"null"})");
+  EXPECT_EQ(spec(R"("structured_outputs":{"regex":"a+","json":null})").spec.text, "a+");
+  EXPECT_EQ(spec(R"("structured_outputs":{"choice":["a\"","b"]})").spec,
+            sample::choice_of(std::vector<std::string>{"a\"", "b"}));
+  const std::pair<const char*, const char*> wrong[] = {
+      {R"("response_format":{"type":"json_schema","json_schema":{"name":"n","schema":{"type":5}}})",
+       "invalid_schema response_format.json_schema.schema"},
+      {R"("structured_outputs":{"json":"{"})", "invalid_schema structured_outputs.json"},
+      {R"("structured_outputs":{"regex":"a"},"response_format":{"type":"json_object"})",
+       "invalid_value structured_outputs.regex"},
+      {R"("structured_outputs":{"regex":"a","whitespace_pattern":" "})",
+       "not_supported structured_outputs.whitespace_pattern"},
+      {R"("response_format":{"type":"yaml"})", "invalid_value response_format.type"},
+  };
+  for (const auto& [field, answer] : wrong) EXPECT_EQ(completion(field), answer) << field;
+}
+
+TEST(Requests, SchemasAreJudgedWithTheirPath) {
+  const auto judge = [](const char* text) {
+    Json json;
+    EXPECT_FALSE(parse_json(text, json)) << text;
+    return judge_schema(json, "s");
+  };
+  for (const char* good :
+       {"true", "{}", R"({"type":["null","string"]})", R"({"$ref":"#/$defs/a~1b","$defs":{"a/b":{}}})",
+        R"({"$ref":"#"})", R"({"$ref":"#/anyOf/1","anyOf":[{},true]})",
+        R"({"properties":{"not":{"type":"object"}}})", R"({"const":{"type":5}})", R"({"uniqueItems":false})"})
+    EXPECT_EQ(judge(good), "") << good;
+  const std::pair<const char*, const char*> bad[] = {
+      {"5", "s must be a schema"},
+      {R"({"properties":{"a":{"items":{"type":"strin"}}}})", "s.properties.a.items.type is \"strin\""},
+      {R"({"type":[]})", "s.type"},
+      {R"({"anyOf":[true,{"$ref":"http://x/y"}]})", "s.anyOf[1].$ref is"},
+      {R"({"$ref":"#/$defs/b","$defs":{}})", "not there"},
+      {R"({"$ref":"#/anyOf/2","anyOf":[{},true]})", "not there"},
+      {R"({"additionalProperties":{"not":{}}})", "s.additionalProperties.not is not supported"},
+      {R"({"uniqueItems":true})", "s.uniqueItems"},
+      {R"({"anyOf":[]})", "s.anyOf"},
+      {R"({"properties":[]})", "s.properties"},
+      {R"({"enum":[]})", "s.enum"},
+      {R"({"items":[{}]})", "prefixItems"},
+  };
+  for (const auto& [text, says] : bad)
+    EXPECT_NE(judge(text).find(says), std::string::npos) << text << ": " << judge(text);
 }
 
 TEST(Requests, Queueing) {

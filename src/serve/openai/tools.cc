@@ -1,5 +1,6 @@
 #include "serve/openai/tools.h"
 
+#include "serve/openai/constraints.h"
 #include "serve/openai/json.h"
 #include "serve/openai/values.h"
 
@@ -151,6 +152,20 @@ void read_choice(Fields& fields, ToolUse& out) {
   }
 }
 
+// The schemas that answers will have to follow: what could not be followed is refused, with its path.
+void judge_forced(Fields& fields, const ToolUse& use) {
+  const JsonArray& tools = *fields.get_array("tools");
+  for (size_t i = 0; i < tools.size() && !fields.error(); ++i) {
+    if (use.choice == ToolUse::Choice::kNamed && use.tools[i].name != use.named) continue;
+    const std::string path = "tools[" + std::to_string(i) + "].function.parameters";
+    Fields tool(*tools[i].as<JsonObject>());
+    Fields function(*tool.get_object("function"));
+    const Json* schema = function.find("parameters");
+    const std::string wrong = schema ? judge_schema(*schema, path) : "";
+    if (!wrong.empty()) fields.fail(Code::kInvalidSchema, path, wrong + ".");
+  }
+}
+
 // The arguments of a call: an object, or JSON text of one.
 Json read_arguments(Fields& fields, const JsonObject& function, const std::string& path) {
   Fields inner(function);
@@ -188,6 +203,7 @@ text::Value read_call(Fields& fields, const Json& json, const std::string& path)
 void read_tools(Fields& fields, ToolUse& out) {
   read_list(fields, out);
   if (!fields.error()) read_choice(fields, out);
+  if (!fields.error() && out.is_forced()) judge_forced(fields, out);
   out.parallel = fields.get_bool("parallel_tool_calls").value_or(true);
   // The older form of the same.
   for (const char* name : {"functions", "function_call"})

@@ -3,12 +3,15 @@
 
 #include "serve/openai/tools.h"
 
+#include "sample/constraint.h"
 #include "serve/openai/requests.h"
 #include "serve/openai/tool_constraint.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 
 namespace tally::serve::openai {
@@ -105,6 +108,17 @@ TEST(Tools, LimitsOfSchemasAreTold) {
   const std::string long_one = R"({"type":"object","description":")" + std::string(65'536, 'x') + "\"}";
   EXPECT_EQ(judged_tools(R"("tools":[)" + tool_of("f", long_one) + "]"),
             "invalid_value tools[0].function.parameters");
+}
+
+// Only where the answer has to follow it does a schema have to be one that can be followed.
+TEST(Tools, SchemasOfForcedCallsAreJudged) {
+  const std::string two = R"("tools":[)" + tool_of("f", R"({"type":"thing"})") + "," + tool_of("g") + "]";
+  const std::string named = R"(,"tool_choice":{"type":"function","function":{"name":")";
+  EXPECT_EQ(judged_tools(two), "ok");
+  EXPECT_EQ(judged_tools(two + R"(,"tool_choice":"required")"),
+            "invalid_schema tools[0].function.parameters");
+  EXPECT_EQ(judged_tools(two + named + "f\"}}"), "invalid_schema tools[0].function.parameters");
+  EXPECT_EQ(judged_tools(two + named + "g\"}}"), "ok");
 }
 
 TEST(Tools, A20EmptySchemasAreUsable) {
@@ -222,7 +236,8 @@ std::string pattern(const ordered_json& format) {
     EXPECT_EQ(format["at_least_one"], true);
     for (ordered_json tag : format["tags"]) out += (out.empty() ? "(" : "|") + pattern(tag);
     return out + ")" +
-           (format["stop_after_first"].get<bool>() ? "" : "[" + format["separator"].get<std::string>() + "]*");
+           (format["stop_after_first"].get<bool>() ? ""
+                                                   : "[" + format["separator"].get<std::string>() + "]*");
   }
   const auto edge = [](const ordered_json& end) {
     return end.is_string() ? end.get<std::string>() : pattern(end);
@@ -268,6 +283,88 @@ TEST(CallConstraint, LeavesRoomForThoughts) {
   format.think_tokens = {{"<think>", TokenId{7}}, {"</think>", TokenId{8}}};
   EXPECT_EQ(pattern(constraint(named, format, true)), "<.*><8>\\n*" + call);
   EXPECT_EQ(pattern(constraint(named, format, false)), "(<7><.*><8>\\n*)?" + call);
+}
+
+// One id a byte, then markers as control tokens, then the end.
+constexpr TokenId kCalls{256}, kArgs{257}, kThink{258}, kThinkEnd{259}, kEnd{260};
+sample::ConstraintVocabulary byte_vocabulary() {
+  sample::ConstraintVocabulary v;
+  for (int byte = 0; byte < 256; ++byte) v.bytes.emplace_back(1, static_cast<char>(byte));
+  v.bytes.resize(260, "\xFF");
+  v.bytes.emplace_back();
+  v.end_ids = {kEnd};
+  return v;
+}
+
+// Whether the constraint lets exactly this be written.
+bool allows(const std::shared_ptr<const sample::Constraint>& constraint, const std::vector<TokenId>& ids) {
+  sample::ConstraintMatcher matcher(constraint);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (!matcher.follow(std::span(ids).first(i))) return false;
+    const auto id = static_cast<size_t>(raw(ids[i]));
+    if ((matcher.allowed()[id / 32] >> (id % 32) & 1) == 0) return false;
+  }
+  return matcher.follow(ids) && matcher.may_end();
+}
+
+// by_token: markers as the control tokens they are.
+std::vector<TokenId> ids_of(std::string_view text, bool by_token) {
+  constexpr std::pair<std::string_view, TokenId> kMarks[] = {
+      {"[TOOL_CALLS]", kCalls}, {"[ARGS]", kArgs}, {"<think>", kThink}, {"</think>", kThinkEnd}};
+  std::vector<TokenId> ids;
+  while (!text.empty()) {
+    const auto mark = std::find_if(std::begin(kMarks), std::end(kMarks),
+                                   [&](const auto& m) { return by_token && text.starts_with(m.first); });
+    ids.push_back(mark == std::end(kMarks) ? TokenId{static_cast<uint8_t>(text.front())} : mark->second);
+    text.remove_prefix(mark == std::end(kMarks) ? 1 : mark->first.size());
+  }
+  return ids;
+}
+
+TEST(CallConstraint, IsEnforced) {
+  sample::ConstraintCompiler compiler(byte_vocabulary(), {}, [](int64_t) {});
+  ToolUse use = forced(ToolUse::Choice::kRequired);
+  use.tools[0].parameters = R"({"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]})";
+  struct Case {
+    text::ToolFormat tools;
+    bool names_first;
+    std::string one, two, wrong;
+  };
+  const Case cases[] = {
+      {text::ToolFormat::kHermes, false, "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
+       "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 5}}\n</tool_call>\n<tool_call>\n{\"name\": "
+       "\"g\", "
+       "\"arguments\": {}}\n</tool_call>",
+       "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>"},
+      {text::ToolFormat::kLlama3, false, R"({"name": "g", "parameters": {}})",
+       R"({"name": "f", "parameters": {"a": 5}}; {"name": "g", "parameters": {}})",
+       R"({"name": "f", "parameters": {"a": "5"}})"},
+      {text::ToolFormat::kMistral, false, R"([TOOL_CALLS][{"name": "g", "arguments": {}}])",
+       R"([TOOL_CALLS][{"name": "f", "arguments": {"a": 5}}, {"name": "g", "arguments": {}}])",
+       R"([TOOL_CALLS][{"name": "h", "arguments": {}}])"},
+      {text::ToolFormat::kMistral, true, "[TOOL_CALLS]g[ARGS]{}",
+       R"([TOOL_CALLS]f[ARGS]{"a": 5}[TOOL_CALLS]g[ARGS]{})", "[TOOL_CALLS]f[ARGS]{}"},
+  };
+  for (const Case& one : cases)
+    for (const bool by_token : {false, true})
+      for (const std::string thoughts : {"", "<think>So <b>.</think>\n\n", "So.</think>"}) {
+        text::OutputFormat format = format_of(one.tools);
+        format.names_first = one.names_first;
+        if (!thoughts.empty()) format.think_begin = "<think>", format.think_end = "</think>";
+        if (by_token) {
+          format.call_tokens = {{"[TOOL_CALLS]", kCalls}, {"[ARGS]", kArgs}};
+          format.think_tokens = {{"<think>", kThink}, {"</think>", kThinkEnd}};
+        }
+        const std::string text = call_constraint(use, format, thoughts.starts_with("So"));
+        SCOPED_TRACE(text);
+        const auto compiled = compiler.compile({sample::ConstraintSpec::Kind::kStructuralTag, text});
+        ASSERT_TRUE(compiled) << compiled.error().message;
+        EXPECT_TRUE(allows(*compiled, ids_of(thoughts + one.one, by_token)));
+        EXPECT_TRUE(allows(*compiled, ids_of(thoughts + one.two, by_token)));
+        EXPECT_FALSE(allows(*compiled, ids_of(thoughts + one.wrong, by_token)));
+        EXPECT_FALSE(allows(*compiled, ids_of(thoughts, by_token)));
+        EXPECT_FALSE(allows(*compiled, ids_of(thoughts + "I" + one.one, by_token)));
+      }
 }
 
 }  // namespace

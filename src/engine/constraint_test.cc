@@ -1,0 +1,201 @@
+// Constrained sequences: their tokens keep to the constraint whatever becomes of them, and nobody else
+// notices.
+#include "sample/constraint.h"
+
+#include "engine/hand_test_support.h"
+
+#include <algorithm>
+
+namespace tally::engine {
+namespace {
+
+constexpr int32_t kEndId = 2;
+constexpr size_t kVocab = 1024;
+
+// Letters, digits and pairs of letters by id; a model that has never seen a text does not mind.
+std::string spelling(size_t id) {
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789{}\":, ";
+  if (id < 4) return "";
+  const std::string one(1, kLetters[id % kLetters.size()]);
+  return id < 512 ? one : one + kLetters[id / 3 % kLetters.size()];
+}
+
+LoadRequest with_end(LoadRequest load = small_request()) {
+  load.end_ids = {TokenId{kEndId}};
+  return load;
+}
+
+// Constraints of one engine, booked where it books.
+struct Bed {
+  Hand hand;
+  sample::ConstraintCompiler compiler;
+
+  explicit Bed(const LoadRequest& load = with_end())
+      : hand(load), compiler(words(), {}, [this](int64_t bytes) {
+          hand.accounts.book(base::Account::kRuntime, sample::kConstraintPart, bytes);
+        }) {}
+
+  static sample::ConstraintVocabulary words() {
+    sample::ConstraintVocabulary v;
+    for (size_t id = 0; id < kVocab; ++id) v.bytes.push_back(spelling(id));
+    v.end_ids = {TokenId{kEndId}};
+    return v;
+  }
+  std::shared_ptr<const sample::Constraint> compile(const std::string& regex) {
+    auto made = compiler.compile({sample::ConstraintSpec::Kind::kRegex, regex});
+    EXPECT_TRUE(made) << regex;
+    return *made;
+  }
+  uint64_t booked() const {
+    for (const base::AccountPart& part : hand.accounts.use(base::Account::kRuntime).parts)
+      if (part.name == sample::kConstraintPart) return part.reserved;
+    return 0;
+  }
+};
+
+Request constrained(std::shared_ptr<const sample::Constraint> constraint, uint64_t seed,
+                    uint32_t tokens = 40) {
+  Request r = greedy(prompt(20, 7), tokens);
+  r.params.temperature = 1;
+  r.params.seed = seed;
+  r.constraint = std::move(constraint);
+  return r;
+}
+
+std::string text_of(const Answer& answer) {
+  std::string text;
+  for (const TokenId id : answer.ids) text += spelling(static_cast<size_t>(raw(id)));
+  return text;
+}
+
+// [a-f]{2,4}(0|11)x
+bool matches(const std::string& text) {
+  const size_t letters = std::min(text.find_first_not_of("abcdef"), text.size());
+  const std::string rest = text.substr(letters);
+  return letters >= 2 && letters <= 4 && (rest == "0x" || rest == "11x");
+}
+constexpr const char* kPattern = "[a-f]{2,4}(0|11)x";
+
+TEST(Constraints, EverySeedKeepsToThem) {
+  Bed bed;
+  std::vector<Request> requests;
+  for (uint64_t seed = 0; seed < 24; ++seed) requests.push_back(constrained(bed.compile(kPattern), seed));
+  const std::vector<Answer> answers = bed.hand.run(requests);
+  size_t different = 0;
+  for (const Answer& a : answers) {
+    EXPECT_EQ(a.finish, Finish::kStop);
+    EXPECT_EQ(raw(a.ids.back()), kEndId);
+    EXPECT_TRUE(matches(text_of(a))) << text_of(a);
+    different += a.ids != answers[0].ids;
+  }
+  EXPECT_GT(different, 10u);
+}
+
+TEST(Constraints, OthersAndTheyThemselvesAreAsAlone) {
+  Request free = greedy(prompt(30, 3), 20);
+  free.params.temperature = 1;
+  Bed one, two;
+  const Answer free_alone = one.hand.run({free}).at(0);
+  const Answer bound_alone = one.hand.run({constrained(one.compile(kPattern), 5)}).at(0);
+  const auto all =
+      two.hand.run({constrained(two.compile("[a-z]{30}"), 1), free, constrained(two.compile(kPattern), 5)});
+  EXPECT_EQ(all[1], free_alone);
+  EXPECT_EQ(all[2], bound_alone);
+  EXPECT_EQ(two.hand.engine->stats().blocks_held, 0u);
+}
+
+TEST(Constraints, ChoicesChunksAndPreemptionChangeNothing) {
+  struct Variant {
+    const char* name;
+    void (*change)(Settings&);
+  };
+  const Variant variants[] = {
+      {"as it is", [](Settings&) {}},
+      {"one thread", [](Settings& s) { s.threads = 1; }},
+      {"chunks of 8", [](Settings& s) { s.step_tokens = 8; }},
+      {"prefix cache off", [](Settings& s) { s.prefix_cache = false; }},
+      {"small pool", [](Settings& s) { s.kv_pool_bytes = 1; }},  // replaced below
+  };
+  std::vector<Answer> wanted;
+  for (const Variant& variant : variants) {
+    LoadRequest load = with_end();
+    variant.change(load.settings);
+    const bool small = load.settings.kv_pool_bytes == 1;
+    if (small) load.settings.kv_pool_bytes = 12 * plan_memory(small_request()).value().kv_bytes_per_token * 16;
+    Bed bed(load);
+    Request r = constrained(bed.compile("([a-z][0-9]){30}"), 3, 60);
+    r.choices = 4;
+    const std::vector<Answer> got = bed.hand.run({r});
+    if (wanted.empty()) wanted = got;
+    EXPECT_EQ(got, wanted) << variant.name;
+    EXPECT_EQ(bed.hand.engine->stats().preemptions > 0, small) << variant.name;
+  }
+  EXPECT_NE(wanted[0].ids, wanted[1].ids);
+}
+
+TEST(Constraints, BeamsKeepToThem) {
+  Bed bed;
+  for (const uint32_t width : {1u, 3u, 6u}) {
+    Request r = constrained(bed.compile(kPattern), 0);
+    r.beams = BeamSearch{.width = width};
+    r.choices = width;
+    size_t answered = 0;
+    for (const Answer& a : bed.hand.run({r})) {
+      if (a.ids.empty()) continue;
+      ++answered;
+      EXPECT_TRUE(matches(text_of(a))) << width << ": " << text_of(a);
+      EXPECT_EQ(a.finish, Finish::kStop);
+    }
+    EXPECT_GT(answered, 0u);
+  }
+  EXPECT_EQ(bed.hand.engine->stats().blocks_held, 0u);
+}
+
+TEST(Constraints, CutIsLengthAndTheEndComesWhereNothingElseCan) {
+  Bed bed;
+  const Answer cut = bed.hand.run({constrained(bed.compile("[a-z]{30}"), 1, 5)}).at(0);
+  EXPECT_EQ(cut.finish, Finish::kLength);
+  EXPECT_EQ(cut.ids.size(), 5u);
+  Request patient = constrained(bed.compile("ab"), 1);
+  patient.params.ignore_eos = true;
+  patient.params.min_tokens = 30;
+  const Answer ended = bed.hand.run({patient}).at(0);
+  EXPECT_EQ(ended.finish, Finish::kStop);
+  EXPECT_EQ(text_of(ended), "ab");
+}
+
+TEST(Constraints, ADeadEndFailsAlone) {
+  LoadRequest load = with_end();
+  for (size_t id = 0; id < kVocab; ++id)
+    if (spelling(id).find('z') != std::string::npos)
+      load.suppressed_ids.push_back(TokenId{static_cast<int32_t>(id)});
+  Bed bed(load);
+  const auto answers = bed.hand.run({constrained(bed.compile("az"), 1), constrained(bed.compile("ab"), 1)});
+  EXPECT_EQ(answers[0].finish, Finish::kDeadEnd);
+  EXPECT_EQ(text_of(answers[0]), "a");
+  EXPECT_EQ(answers[1].finish, Finish::kStop);
+  Request beams = constrained(bed.compile("az"), 1);
+  beams.beams = BeamSearch{.width = 2};
+  beams.choices = 1;
+  EXPECT_EQ(bed.hand.run({beams}).at(0).finish, Finish::kDeadEnd);
+  EXPECT_EQ(bed.hand.engine->stats().finished[static_cast<size_t>(Finish::kDeadEnd)], 2u);
+  EXPECT_EQ(bed.hand.engine->stats().blocks_held, 0u);
+}
+
+TEST(Constraints, WhatTheyHoldIsBookedAndGivenBack) {
+  Bed bed;
+  const auto constraint = bed.compile("[a-z]{100}");
+  const uint64_t before = bed.booked();
+  EXPECT_EQ(before, constraint->bytes());
+  const Submitted s = bed.hand.engine->submit(constrained(constraint, 1, 80));
+  EXPECT_GT(bed.booked(), before);
+  const uint64_t at_first = bed.booked();
+  for (int step = 0; step < 60; ++step) bed.hand.loop->step();
+  EXPECT_GT(bed.booked(), at_first);
+  s.streams[0]->cancel();
+  bed.hand.loop->step();
+  EXPECT_EQ(bed.booked(), before);
+}
+
+}  // namespace
+}  // namespace tally::engine

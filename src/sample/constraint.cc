@@ -1,0 +1,272 @@
+#include "sample/constraint.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "sample/constraint_held.h"
+#include "sample/constraint_text.h"
+
+#include <fmt/format.h>
+#include <malloc.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <list>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+
+namespace tally::sample {
+namespace {
+
+using base::Error;
+using base::ErrorCode;
+using base::Result;
+using Kind = ConstraintSpec::Kind;
+
+// Blanks between two parts of a JSON text: enough for an indented one, and an end to a model that writes
+// nothing else.
+constexpr int kBlanksMax = 32;
+
+// Parsers recurse along rules that refer to each other, of which a text can hold thousands. Untouched pages
+// of a stack cost nothing.
+constexpr size_t kStackBytes = size_t{256} << 20;
+
+// Runs `work` on a thread with a stack of its own, and waits for it.
+Result<void> on_deep_stack(const std::function<void()>& work) {
+  pthread_attr_t attributes;
+  ::pthread_attr_init(&attributes);
+  ::pthread_attr_setstacksize(&attributes, kStackBytes);
+  pthread_t thread{};
+  const int failed = ::pthread_create(
+      &thread, &attributes,
+      [](void* argument) -> void* {
+        (*static_cast<const std::function<void()>*>(argument))();
+        return nullptr;
+      },
+      const_cast<std::function<void()>*>(&work));
+  ::pthread_attr_destroy(&attributes);
+  if (failed != 0) return Error{ErrorCode::kUnavailable, "no thread to compile on could be started"};
+  ::pthread_join(thread, nullptr);
+  return {};
+}
+
+xgrammar::CompiledGrammar build(xgrammar::GrammarCompiler& compiler, const ConstraintSpec& spec) {
+  constexpr bool kAnyBlanks = true, kOnlyNamed = true;
+  switch (spec.kind) {
+    case Kind::kJsonObject:
+      return compiler.CompileJSONSchema(R"({"type":"object"})", kAnyBlanks, std::nullopt, std::nullopt,
+                                        !kOnlyNamed, kBlanksMax);
+    case Kind::kJsonSchema:
+      return compiler.CompileJSONSchema(spec.text, kAnyBlanks, std::nullopt, std::nullopt, kOnlyNamed,
+                                        kBlanksMax);
+    case Kind::kRegex:
+      return compiler.CompileRegex(spec.text);
+    case Kind::kGrammar:
+      return compiler.CompileGrammar(spec.text);
+    case Kind::kStructuralTag:
+      return compiler.CompileStructuralTag(spec.text);
+  }
+  TALLY_UNREACHABLE("kind of a constraint");
+}
+
+// Of a grammar that compiles.
+std::string judge_recursion(const std::string& text) {
+  const std::string rule = left_recursive_rule(xgrammar::Grammar::FromEBNF(text).ToString());
+  if (rule.empty()) return "";
+  return "the rule \"" + rule + "\" begins with itself: write what repeats as (...)* or to the right";
+}
+
+// A compilation on its way.
+struct Attempt {
+  std::optional<xgrammar::CompiledGrammar> grammar;
+  Meter meter;
+  std::string message;  // what is wrong with the spec
+  int64_t bytes = 0;
+};
+
+}  // namespace
+
+ConstraintSpec choice_of(std::span<const std::string> texts) {
+  std::string grammar = "root ::= ";
+  for (size_t i = 0; i < texts.size(); ++i) {
+    grammar += i == 0 ? "\"" : " | \"";
+    for (const char c : texts[i]) {
+      if (c == '"' || c == '\\') {
+        grammar += '\\';
+        grammar += c;
+      } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
+        grammar += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+      } else {
+        grammar += c;
+      }
+    }
+    grammar += '"';
+  }
+  return {Kind::kGrammar, grammar};
+}
+
+Constraint::Constraint(std::unique_ptr<const State> state) : state_(std::move(state)) {
+  state_->held->add(static_cast<int64_t>(state_->bytes));
+}
+Constraint::~Constraint() { state_->held->add(-static_cast<int64_t>(state_->bytes)); }
+size_t Constraint::bytes() const { return state_->bytes; }
+
+struct ConstraintCompiler::State {
+  struct Entry {
+    std::string key;
+    std::shared_ptr<const Constraint> constraint;
+  };
+
+  ConstraintLimits limits;
+  std::shared_ptr<HeldBytes> held;
+  std::vector<TokenId> end_ids;
+  size_t vocab = 0, table_bytes = 0;
+  std::optional<xgrammar::GrammarCompiler> compiler;  // const use from many threads: it keeps nothing
+
+  std::mutex mutex;
+  std::list<Entry> entries;  // guarded by mutex; last used first
+  std::unordered_map<std::string_view, std::list<Entry>::iterator> by_key;  // guarded by mutex
+
+  static std::string key_of(const ConstraintSpec& spec) {
+    return static_cast<char>('0' + static_cast<int>(spec.kind)) + spec.text;
+  }
+  std::shared_ptr<const Constraint> find(const std::string& key);
+  Result<std::shared_ptr<const Constraint>> keep(std::string key, const Attempt& done);
+  void drop_last();
+  void attempt(const ConstraintSpec& spec, Attempt& out);
+  std::string judge_beginning(const xgrammar::CompiledGrammar& grammar) const;
+};
+
+ConstraintCompiler::ConstraintCompiler(const ConstraintVocabulary& vocabulary, const ConstraintLimits& limits,
+                                       std::function<void(int64_t bytes)> booked)
+    : state_(std::make_shared<State>()) {
+  State& s = *state_;
+  s.limits = limits;
+  s.held = std::make_shared<HeldBytes>(std::move(booked));
+  s.end_ids = vocabulary.end_ids;
+  s.vocab = vocabulary.bytes.size();
+  std::vector<int32_t> ends;
+  for (const TokenId id : vocabulary.end_ids) ends.push_back(raw(id));
+  Meter meter;
+  {
+    const Meter::Running running(meter);
+    const xgrammar::TokenizerInfo info(vocabulary.bytes, xgrammar::VocabType::RAW, std::nullopt, ends);
+    s.compiler.emplace(info, 1, false);
+  }
+  s.table_bytes = static_cast<size_t>(meter.live_bytes);
+}
+
+ConstraintCompiler::~ConstraintCompiler() { state_->held->close(); }
+
+size_t ConstraintCompiler::table_bytes() const { return state_->table_bytes; }
+
+size_t ConstraintCompiler::planned_bytes(size_t tokens, size_t token_bytes) {
+  // Two strings, two places in lists and the counts of each token; what a string does not hold in itself.
+  constexpr size_t kPerToken = 2 * sizeof(std::string) + 28;
+  return tokens * kPerToken + token_bytes;
+}
+
+std::shared_ptr<const Constraint> ConstraintCompiler::State::find(const std::string& key) {
+  const std::lock_guard lock(mutex);
+  const auto at = by_key.find(key);
+  if (at == by_key.end()) return nullptr;
+  entries.splice(entries.begin(), entries, at->second);
+  return at->second->constraint;
+}
+
+std::shared_ptr<const Constraint> ConstraintCompiler::find(const ConstraintSpec& spec) {
+  return state_->find(State::key_of(spec));
+}
+
+// Requires: mutex is held.
+void ConstraintCompiler::State::drop_last() {
+  by_key.erase(entries.back().key);
+  entries.pop_back();
+}
+
+// Everything of XGrammar that a compilation makes is made and, but for the result, freed here.
+void ConstraintCompiler::State::attempt(const ConstraintSpec& spec, Attempt& out) {
+  out.meter.live_bytes_max = static_cast<int64_t>(limits.compile_bytes);
+  out.meter.deadline_us = base::now_us() + limits.compile_us;
+  try {
+    const Meter::Running running(out.meter);
+    out.grammar.emplace(build(*compiler, spec));
+    out.bytes = out.meter.live_bytes;
+  } catch (const std::exception& e) {
+    out.message = plain_message(e.what());
+  }
+  if (out.meter.out_of_time)
+    out.message = fmt::format("it takes more than {} ms to compile", limits.compile_us / 1000);
+  if (out.meter.out_of_bytes)
+    out.message = fmt::format("it takes more than {} MiB to compile", limits.compile_bytes >> 20);
+  if (out.message.empty() && !out.meter.warning.empty()) out.message = plain_message(out.meter.warning);
+  if (out.message.empty()) out.message = judge_beginning(*out.grammar);
+  if (out.message.empty() && spec.kind == Kind::kGrammar) out.message = judge_recursion(spec.text);
+  if (!out.message.empty()) out.grammar.reset();
+  // What a large one left is given back, or a different schema each time would never stop growing the
+  // process.
+  constexpr int64_t kWorthTrimming = int64_t{1} << 20;
+  if (out.meter.peak_bytes - out.bytes > kWorthTrimming) ::malloc_trim(0);
+}
+
+// What may come first: something besides the end, found within what a matcher may take.
+std::string ConstraintCompiler::State::judge_beginning(const xgrammar::CompiledGrammar& grammar) const {
+  std::vector<uint32_t> mask(mask_words(vocab));
+  Meter meter;
+  meter.live_bytes_max = static_cast<int64_t>(limits.matcher_bytes);
+  meter.deadline_us = base::now_us() + limits.step_us;
+  try {
+    const Meter::Running running(meter);
+    xgrammar::GrammarMatcher matcher(grammar);
+    fill_mask(matcher, mask);
+  } catch (const std::exception&) {
+    return fmt::format("it takes more than {} ms or {} MiB to follow", limits.step_us / 1000,
+                       limits.matcher_bytes >> 20);
+  }
+  const auto any = [&] {
+    return std::any_of(mask.begin(), mask.end(), [](uint32_t word) { return word != 0; });
+  };
+  if (!any()) return "it allows no text that this model's tokens can begin";
+  for (const TokenId id : end_ids) {
+    const auto i = static_cast<uint32_t>(raw(id));
+    mask[i / 32] &= ~(1u << (i % 32));
+  }
+  return any() ? "" : "it allows nothing but the empty text";
+}
+
+Result<std::shared_ptr<const Constraint>> ConstraintCompiler::State::keep(std::string key,
+                                                                          const Attempt& done) {
+  constexpr size_t kRecordBytes = sizeof(Entry) + sizeof(Constraint::State) + 128;
+  auto state = std::make_unique<Constraint::State>(Constraint::State{
+      *done.grammar, limits, vocab,
+      static_cast<size_t>(std::max<int64_t>(0, done.bytes)) + key.size() + kRecordBytes, held});
+  if (state->bytes > limits.held_bytes) {
+    return Error{ErrorCode::kBadData, fmt::format("compiled it has {} bytes, at most {} are allowed",
+                                                  state->bytes, limits.held_bytes)};
+  }
+  const std::lock_guard lock(mutex);
+  if (const auto at = by_key.find(key); at != by_key.end()) return at->second->constraint;
+  const auto fits = [&] { return held->total() + state->bytes <= limits.held_bytes; };
+  while (!fits() && !entries.empty()) drop_last();
+  if (!fits()) {
+    return Error{ErrorCode::kUnavailable, "the constraints of running requests leave no room for another"};
+  }
+  auto constraint = std::make_shared<const Constraint>(std::move(state));
+  entries.push_front({std::move(key), constraint});
+  by_key.emplace(entries.front().key, entries.begin());
+  return constraint;
+}
+
+Result<std::shared_ptr<const Constraint>> ConstraintCompiler::compile(const ConstraintSpec& spec) {
+  std::string key = State::key_of(spec);
+  if (auto found = state_->find(key)) return found;
+  if (state_->end_ids.empty())
+    return Error{ErrorCode::kBadData, "this model has no token that could end a constrained answer"};
+  TALLY_TRY_VOID(judge_text(spec, state_->limits));
+  Attempt attempt;
+  TALLY_TRY_VOID(on_deep_stack([&] { state_->attempt(spec, attempt); }));
+  if (!attempt.message.empty()) return Error{ErrorCode::kBadData, attempt.message};
+  return state_->keep(std::move(key), attempt);
+}
+
+}  // namespace tally::sample

@@ -1,0 +1,117 @@
+#pragma once
+// What an answer may look like, as sets of allowed tokens. A ConstraintSpec is compiled once for a vocabulary
+// and shared; each sequence follows it with a matcher of its own, which says before every token which may
+// come next. Grammars are compiled and matched by XGrammar, of which nothing is seen here.
+//
+// A token is allowed if the text so far and its bytes can be the beginning of a text of the grammar; an end
+// id if the text so far is one. Tokens without bytes (control tokens) are never allowed.
+
+#include "base/ids.h"
+#include "base/result.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tally::sample {
+
+struct ConstraintSpec {
+  enum class Kind : uint8_t {
+    kJsonObject,     // any JSON object; `text` is empty
+    kJsonSchema,     // JSON by a schema: what it does not name is not there
+    kRegex,          // the whole answer, without anchors
+    kGrammar,        // EBNF in XGrammar's form (GBNF's), from the rule `root`
+    kStructuralTag,  // JSON of XGrammar: text with tagged parts
+  };
+  Kind kind = Kind::kJsonObject;
+  std::string text;
+  bool operator==(const ConstraintSpec&) const = default;
+};
+// The name of what constraints hold, in the runtime account.
+inline constexpr std::string_view kConstraintPart = "constraints";
+
+// One of these texts.
+ConstraintSpec choice_of(std::span<const std::string> texts);
+
+struct ConstraintLimits {
+  size_t text_bytes = size_t{256} << 10;    // of a spec
+  uint32_t nesting = 128;                   // of brackets in it
+  uint32_t repetition = 8192;               // the largest bound of a repetition, at any depth
+  uint32_t pattern_repetition = 256;        // the same in a pattern inside a schema, which is unfolded
+  int64_t compile_us = 1'000'000;           // of one compilation
+  size_t compile_bytes = size_t{32} << 20;  // held at once while it is under way
+  size_t held_bytes = size_t{64} << 20;     // of all that is compiled, kept or in use, and of matchers
+  size_t matcher_bytes = size_t{8} << 20;   // of one matcher
+  int64_t step_us = 1'000'000;              // of one matcher before one token
+};
+
+// Compiled. Immutable; any number of matchers on any threads.
+class Constraint {
+ public:
+  struct State;
+  explicit Constraint(std::unique_ptr<const State> state);
+  ~Constraint();
+  size_t bytes() const;
+  const State& state() const { return *state_; }
+
+ private:
+  std::unique_ptr<const State> state_;
+};
+
+// What a vocabulary is to a grammar. Bytes: of each id in generated text, empty for those that give none.
+struct ConstraintVocabulary {
+  std::vector<std::string> bytes;
+  std::vector<TokenId> end_ids;  // ascending
+};
+
+// Threads: all members from any thread. compile() runs for up to compile_us on a thread that it starts.
+class ConstraintCompiler {
+ public:
+  // `booked(bytes)` is told of every change of what is held, matchers included and the tables of the
+  // vocabulary not, until this ends; from any thread, it must not block.
+  ConstraintCompiler(const ConstraintVocabulary& vocabulary, const ConstraintLimits& limits,
+                     std::function<void(int64_t bytes)> booked);
+  ~ConstraintCompiler();
+  // Tables for a vocabulary of so many tokens with so many bytes: an estimate for the plan, and what they
+  // have.
+  static size_t planned_bytes(size_t tokens, size_t token_bytes);
+  size_t table_bytes() const;
+
+  // What is there already; null: it has to be compiled.
+  std::shared_ptr<const Constraint> find(const ConstraintSpec& spec);
+  // Errors: kBadData, a message for who wrote the spec: it is not well formed, allows no text, or takes more
+  // time or memory than it may; kUnavailable: what is in use leaves no room.
+  base::Result<std::shared_ptr<const Constraint>> compile(const ConstraintSpec& spec);
+
+ private:
+  struct State;
+  const std::shared_ptr<State> state_;
+};
+
+// One sequence on its way through a constraint. Threads: one at a time.
+class ConstraintMatcher {
+ public:
+  explicit ConstraintMatcher(std::shared_ptr<const Constraint> constraint);
+  ~ConstraintMatcher();
+
+  // Follows `generated`, from where it parts from what was followed before, and finds what may come next.
+  // Where the text may end, `stop_ids` may come too. False: dead, for good: nothing may come, or following it
+  // takes more time or memory than it may.
+  bool follow(std::span<const TokenId> generated, std::span<const TokenId> stop_ids = {});
+  // Of the last follow(): bit i % 32 of word i / 32 is set if id i may come next.
+  std::span<const uint32_t> allowed() const;
+  // The text so far is one of the grammar.
+  bool may_end() const;
+  size_t bytes() const;
+
+ private:
+  struct State;
+  const std::unique_ptr<State> state_;
+};
+
+}  // namespace tally::sample

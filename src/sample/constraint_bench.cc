@@ -1,0 +1,99 @@
+// What constraints cost on the vocabularies of real models: constraint_bench, from the top of the tree.
+
+#include "gguf/gguf.h"
+#include "sample/constraint.h"
+#include "text/tokenizer.h"
+
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <random>
+#include <string>
+
+namespace tally::sample {
+namespace {
+
+constexpr const char* kModels[] = {"models/smollm2-135m-instruct-q4_1.gguf",
+                                   "models/gemma3-270m-q4_k_m.gguf"};
+
+// A form with nested objects, an enumeration, a pattern and bounds.
+constexpr const char* kSchema =
+    R"({"type":"object","properties":{"name":{"type":"string","maxLength":40},"age":{"type":"integer","minimum":0,"maximum":150},)"
+    R"("tags":{"type":"array","items":{"enum":["red","green","blue"]},"maxItems":5},"address":{"type":"object","properties":)"
+    R"({"street":{"type":"string"},"zip":{"type":"string","pattern":"^[0-9]{5}$"}},"required":["street","zip"],)"
+    R"("additionalProperties":false}},"required":["name","age","tags","address"],"additionalProperties":false})";
+
+ConstraintVocabulary vocabulary(int64_t model) {
+  const auto file = gguf::File::open(kModels[model]);
+  const auto tokenizer = text::Tokenizer::load(*file);
+  ConstraintVocabulary out;
+  for (size_t i = 0; i < tokenizer->vocab_size(); ++i)
+    out.bytes.emplace_back(tokenizer->bytes(TokenId{static_cast<int32_t>(i)}));
+  out.end_ids.assign(tokenizer->eog().begin(), tokenizer->eog().end());
+  return out;
+}
+
+ConstraintSpec spec(int64_t kind) {
+  return kind == 0 ? ConstraintSpec{ConstraintSpec::Kind::kJsonObject, ""}
+                   : ConstraintSpec{ConstraintSpec::Kind::kJsonSchema, kSchema};
+}
+
+void tables(benchmark::State& state) {
+  const ConstraintVocabulary words = vocabulary(state.range(0));
+  size_t bytes = 0, made = 0;
+  for (const std::string& word : words.bytes) bytes += word.size();
+  for (auto _ : state) made = ConstraintCompiler(words, {}, {}).table_bytes();
+  state.counters["bytes"] = static_cast<double>(made);
+  state.counters["planned"] =
+      static_cast<double>(ConstraintCompiler::planned_bytes(words.bytes.size(), bytes));
+}
+
+void compile(benchmark::State& state) {
+  const ConstraintVocabulary words = vocabulary(state.range(0));
+  for (auto _ : state) {
+    state.PauseTiming();
+    ConstraintCompiler compiler(words, {}, {});
+    state.ResumeTiming();
+    const auto made = compiler.compile(spec(state.range(1)));
+    state.counters["bytes"] = static_cast<double>((*made)->bytes());
+  }
+}
+
+// One token of a text that takes any allowed token: follow it, and find what may come next.
+void mask(benchmark::State& state) {
+  const ConstraintVocabulary words = vocabulary(state.range(0));
+  ConstraintCompiler compiler(words, {}, {});
+  const auto made = compiler.compile(spec(state.range(1)));
+  std::mt19937 random(1);
+  auto matcher = std::make_unique<ConstraintMatcher>(*made);
+  std::vector<TokenId> tokens;
+  double most = 0;
+  for (auto _ : state) {
+    const auto begin = std::chrono::steady_clock::now();
+    benchmark::DoNotOptimize(matcher->follow(tokens));
+    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
+    state.PauseTiming();
+    most = std::max(most, took.count());
+    std::vector<int32_t> open;
+    for (size_t i = 0; i < words.bytes.size(); ++i)
+      if ((matcher->allowed()[i / 32] >> (i % 32)) & 1) open.push_back(static_cast<int32_t>(i));
+    const TokenId next{open[random() % open.size()]};
+    tokens.push_back(next);
+    const bool end = std::find(words.end_ids.begin(), words.end_ids.end(), next) != words.end_ids.end();
+    if (end || tokens.size() == 200) {
+      tokens.clear();
+      matcher = std::make_unique<ConstraintMatcher>(*made);
+    }
+    state.ResumeTiming();
+  }
+  state.counters["most_us"] = most;
+}
+
+BENCHMARK(tables)->DenseRange(0, 1)->Unit(benchmark::kMillisecond);
+BENCHMARK(compile)->ArgsProduct({{0, 1}, {0, 1}})->Unit(benchmark::kMillisecond)->Iterations(5);
+BENCHMARK(mask)->ArgsProduct({{0, 1}, {0, 1}})->Unit(benchmark::kMicrosecond)->Iterations(2000);
+
+}  // namespace
+}  // namespace tally::sample

@@ -1,0 +1,63 @@
+#pragma once
+// What compiler, constraint and matcher know of each other. Private to the room.
+
+#include "sample/constraint.h"
+#include "sample/constraint_meter.h"
+
+#include <xgrammar/xgrammar.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+namespace tally::sample {
+
+// The bytes of a compiler, of what it keeps, and of what is in use though it is kept no more. Any thread.
+class HeldBytes {
+ public:
+  explicit HeldBytes(std::function<void(int64_t)> booked) : booked_(std::move(booked)) {}
+  void add(int64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    total_ += bytes;
+    if (booked_) booked_(bytes);
+  }
+  // Who is told of changes may be gone from here on; constraints in use may not.
+  void close() {
+    const std::lock_guard lock(mutex_);
+    if (booked_) booked_(-total_);
+    booked_ = nullptr;
+  }
+  size_t total() const {
+    const std::lock_guard lock(mutex_);
+    return static_cast<size_t>(std::max<int64_t>(0, total_));
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::function<void(int64_t)> booked_;  // guarded by mutex_
+  int64_t total_ = 0;                    // guarded by mutex_
+};
+
+struct Constraint::State {
+  xgrammar::CompiledGrammar grammar;
+  ConstraintLimits limits;
+  size_t vocab = 0, bytes = 0;
+  std::shared_ptr<HeldBytes> held;
+};
+
+inline size_t mask_words(size_t vocab) { return (vocab + 31) / 32; }
+
+// Fills the mask of what `matcher` allows next.
+inline void fill_mask(xgrammar::GrammarMatcher& matcher, std::span<uint32_t> mask) {
+  auto words = static_cast<int64_t>(mask.size());
+  DLTensor tensor{};
+  tensor.data = mask.data();
+  tensor.device = {kDLCPU, 0};
+  tensor.ndim = 1;
+  tensor.dtype = {kDLInt, 32, 1};
+  tensor.shape = &words;
+  matcher.FillNextTokenBitmask(&tensor);
+}
+
+}  // namespace tally::sample

@@ -1,0 +1,88 @@
+#include "base/clock.h"
+#include "sample/constraint_held.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+
+namespace tally::sample {
+
+struct ConstraintMatcher::State {
+  std::shared_ptr<const Constraint> constraint;
+  std::optional<xgrammar::GrammarMatcher> matcher;
+  std::vector<TokenId> followed;
+  std::vector<uint32_t> allowed;
+  Meter meter;
+  bool may_end = false, dead = false;
+  int64_t booked = 0;
+
+  bool follow(std::span<const TokenId> generated);
+  int64_t bytes() const {
+    return static_cast<int64_t>(sizeof(State) + allowed.capacity() * sizeof(uint32_t) +
+                                followed.capacity() * sizeof(TokenId)) +
+           std::max<int64_t>(0, meter.live_bytes);
+  }
+  void book(int64_t now) {
+    constraint->state().held->add(now - booked);
+    booked = now;
+  }
+};
+
+ConstraintMatcher::ConstraintMatcher(std::shared_ptr<const Constraint> constraint)
+    : state_(std::make_unique<State>()) {
+  State& s = *state_;
+  s.constraint = std::move(constraint);
+  const Constraint::State& c = s.constraint->state();
+  s.meter.live_bytes_max = static_cast<int64_t>(c.limits.matcher_bytes);
+  s.allowed.resize(mask_words(c.vocab));
+  try {
+    const Meter::Running running(s.meter);
+    s.matcher.emplace(c.grammar);
+  } catch (const std::exception&) {
+    s.dead = true;
+  }
+  s.book(s.bytes());
+}
+
+ConstraintMatcher::~ConstraintMatcher() { state_->book(0); }
+
+bool ConstraintMatcher::State::follow(std::span<const TokenId> generated) {
+  const auto parted = std::mismatch(followed.begin(), followed.end(), generated.begin(), generated.end());
+  const auto common = static_cast<size_t>(parted.first - followed.begin());
+  if (common < followed.size()) matcher->Rollback(static_cast<int>(followed.size() - common));
+  followed.resize(common);
+  for (const TokenId id : generated.subspan(common)) {
+    if (!matcher->AcceptToken(raw(id))) return false;
+    followed.push_back(id);
+  }
+  fill_mask(*matcher, allowed);
+  may_end = matcher->IsCompleted();
+  return std::any_of(allowed.begin(), allowed.end(), [](uint32_t word) { return word != 0; });
+}
+
+bool ConstraintMatcher::follow(std::span<const TokenId> generated, std::span<const TokenId> stop_ids) {
+  State& s = *state_;
+  if (s.dead) return false;
+  s.meter.deadline_us = base::now_us() + s.constraint->state().limits.step_us;
+  s.meter.out_of_time = false;
+  try {
+    const Meter::Running running(s.meter);
+    s.dead = !s.follow(generated);
+  } catch (const std::exception&) {  // the budget; what the matcher is now is not known
+    s.dead = true;
+  }
+  for (const TokenId id : stop_ids) {
+    const auto i = static_cast<uint32_t>(raw(id));
+    if (s.may_end) s.allowed[i / 32] |= 1u << (i % 32);
+  }
+  constexpr int64_t kWorthBooking = 4096;
+  const int64_t now = s.bytes();
+  if (std::abs(now - s.booked) >= kWorthBooking) s.book(now);
+  return !s.dead;
+}
+
+std::span<const uint32_t> ConstraintMatcher::allowed() const { return state_->allowed; }
+bool ConstraintMatcher::may_end() const { return state_->may_end; }
+size_t ConstraintMatcher::bytes() const { return static_cast<size_t>(state_->bytes()); }
+
+}  // namespace tally::sample

@@ -1,0 +1,32 @@
+#pragma once
+// Counts what XGrammar holds, and ends what takes too much: its memory comes from here (cmake/xgrammar), and
+// an allocation beyond a budget of bytes or time throws, which it survives as any code survives
+// std::bad_alloc. Private to the room.
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+
+namespace tally::sample {
+
+struct Meter {
+  int64_t live_bytes = 0;  // allocated minus freed while it ran
+  int64_t peak_bytes = 0;
+  int64_t live_bytes_max = std::numeric_limits<int64_t>::max();
+  int64_t deadline_us = std::numeric_limits<int64_t>::max();
+  int64_t allocations = 0;
+  bool out_of_bytes = false, out_of_time = false;
+  std::string warning;  // the first
+
+  // Counts what this thread does until the end of the scope. Not nested.
+  class Running {
+   public:
+    explicit Running(Meter& meter);
+    ~Running();
+    Running(const Running&) = delete;
+    Running& operator=(const Running&) = delete;
+  };
+};
+
+}  // namespace tally::sample
