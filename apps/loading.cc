@@ -145,10 +145,8 @@ engine::LoadRequest load_request(const base::Settings& settings, const std::stri
 }
 
 void plan_constraints(engine::LoadRequest& request, const text::Tokenizer& tokenizer) {
-  size_t bytes = 0;
-  for (size_t i = 0; i < tokenizer.vocab_size(); ++i)
-    bytes += tokenizer.bytes(TokenId{static_cast<int32_t>(i)}).size();
-  request.constraint_table_bytes = sample::ConstraintCompiler::planned_bytes(tokenizer.vocab_size(), bytes);
+  request.constraint_table_bytes =
+      sample::ConstraintCompiler::planned_bytes(constraint_vocabulary(tokenizer, tokenizer.vocab_size()));
   const sample::ConstraintLimits limits = constraint_limits(request.settings.memory_bytes);
   request.constraint_room_bytes = limits.held_bytes + limits.compile_bytes;
 }

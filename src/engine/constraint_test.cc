@@ -123,9 +123,11 @@ TEST(Constraints, ChoicesChunksAndPreemptionChangeNothing) {
     const bool small = load.settings.kv_pool_bytes == 1;
     if (small) load.settings.kv_pool_bytes = 12 * plan_memory(small_request()).value().kv_bytes_per_token * 16;
     Bed bed(load);
-    Request r = constrained(bed.compile("([a-z][0-9]){30}"), 3, 60);
-    r.choices = 4;
-    const std::vector<Answer> got = bed.hand.run({r});
+    std::vector<Request> requests;
+    for (uint64_t seed = 3; seed < 7; ++seed)
+      requests.push_back(constrained(bed.compile("([a-z][0-9]){30}"), seed, 60));
+    requests[0].choices = 2;
+    const std::vector<Answer> got = bed.hand.run(requests);
     if (wanted.empty()) wanted = got;
     EXPECT_EQ(got, wanted) << variant.name;
     EXPECT_EQ(bed.hand.engine->stats().preemptions > 0, small) << variant.name;

@@ -160,10 +160,16 @@ ConstraintCompiler::~ConstraintCompiler() { state_->held->close(); }
 
 size_t ConstraintCompiler::table_bytes() const { return state_->table_bytes; }
 
-size_t ConstraintCompiler::planned_bytes(size_t tokens, size_t token_bytes) {
-  // Two strings, two places in lists and the counts of each token; what a string does not hold in itself.
-  constexpr size_t kPerToken = 2 * sizeof(std::string) + 28;
-  return tokens * kPerToken + token_bytes;
+size_t ConstraintCompiler::planned_bytes(const ConstraintVocabulary& vocabulary) {
+  // By id and in order; places in two lists. What a string does not hold in itself has a block of the
+  // allocator.
+  constexpr size_t kPerToken =
+      sizeof(std::string) + sizeof(std::pair<int32_t, std::string>) + 2 * sizeof(int32_t);
+  constexpr size_t kInside = 15, kBlock = 16;
+  size_t bytes = vocabulary.bytes.size() * kPerToken;
+  for (const std::string& word : vocabulary.bytes)
+    if (word.size() > kInside) bytes += 2 * ((word.size() + 1 + kBlock) / kBlock * kBlock);
+  return bytes;
 }
 
 std::shared_ptr<const Constraint> ConstraintCompiler::State::find(const std::string& key) {

@@ -77,9 +77,8 @@ class ConstraintCompiler {
   ConstraintCompiler(const ConstraintVocabulary& vocabulary, const ConstraintLimits& limits,
                      std::function<void(int64_t bytes)> booked);
   ~ConstraintCompiler();
-  // Tables for a vocabulary of so many tokens with so many bytes: an estimate for the plan, and what they
-  // have.
-  static size_t planned_bytes(size_t tokens, size_t token_bytes);
+  // What the tables for a vocabulary take: as planned, and as they are.
+  static size_t planned_bytes(const ConstraintVocabulary& vocabulary);
   size_t table_bytes() const;
 
   // What is there already; null: it has to be compiled.

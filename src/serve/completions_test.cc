@@ -233,6 +233,7 @@ TEST(Completions, ModelOutputDoesNotBreakFraming) {
 
 TEST(Completions, FailureBeforeTheFirstByteIsAStatus) {
   const std::pair<engine::Finish, int> cases[] = {{engine::Finish::kNonFinite, 500},
+                                                  {engine::Finish::kDeadEnd, 500},
                                                   {engine::Finish::kInternal, 500},
                                                   {engine::Finish::kDeadline, 504},
                                                   {engine::Finish::kShutdown, 503}};

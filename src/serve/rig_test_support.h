@@ -186,6 +186,7 @@ struct RigOptions {
   bool loaded = true;
   uint32_t max_queue = 0;  // as the back end tells it
   std::string chat_template = kTinyTemplate;
+  sample::ConstraintCompiler* constraints = nullptr;
 };
 
 class Rig {
@@ -193,6 +194,7 @@ class Rig {
   explicit Rig(RigOptions options = {})
       : engine(options.engine),
         max_queue_(options.max_queue),
+        constraints_(options.constraints),
         accounts_(uint64_t{1} << 30),
         template_(std::move(text::ChatTemplate::parse(options.chat_template)).value()) {
     options.settings.port = 0;
@@ -220,6 +222,7 @@ class Rig {
     backend.accounts = &accounts_;
     backend.weight_type = "F32";
     backend.max_queue = max_queue_;
+    backend.constraints = constraints_;
     server->set_backend(backend);
   }
   // Waits for run() to return.
@@ -251,6 +254,7 @@ class Rig {
 
  private:
   const uint32_t max_queue_;
+  sample::ConstraintCompiler* const constraints_;
   base::Accounts accounts_;
   text::ChatTemplate template_;
   int exit_code_ = -1;

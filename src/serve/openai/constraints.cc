@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <unordered_map>
 
 namespace tally::serve::openai {
 namespace {
@@ -30,37 +31,6 @@ constexpr std::array<std::string_view, 4> kByName = {"properties", "patternPrope
 template <size_t N>
 bool holds(const std::array<std::string_view, N>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-// A JSON pointer into the document ("#", "#/$defs/node").
-bool resolves(const Json& root, std::string_view pointer) {
-  const Json* at = &root;
-  pointer.remove_prefix(1);
-  while (!pointer.empty()) {
-    pointer.remove_prefix(1);
-    const size_t end = std::min(pointer.find('/'), pointer.size());
-    std::string name;
-    for (size_t i = 0; i < end; ++i) {
-      const bool escaped = pointer[i] == '~' && i + 1 < end;
-      name += escaped ? (pointer[i + 1] == '1' ? '/' : '~') : pointer[i];
-      i += escaped;
-    }
-    pointer.remove_prefix(end);
-    if (const auto* object = at->as<JsonObject>()) {
-      const auto found =
-          std::find_if(object->begin(), object->end(), [&](const auto& m) { return m.first == name; });
-      if (found == object->end()) return false;
-      at = &found->second;
-    } else if (const auto* array = at->as<JsonArray>()) {
-      size_t index = array->size();
-      std::from_chars(name.data(), name.data() + name.size(), index);
-      if (index >= array->size()) return false;
-      at = &(*array)[index];
-    } else {
-      return false;
-    }
-  }
-  return true;
 }
 
 class SchemaJudge {
@@ -127,23 +97,57 @@ class SchemaJudge {
     if (!ref) return path + " must be a string";
     if (*ref != "#" && !ref->starts_with("#/"))
       return path + " is \"" + echo(*ref) + "\", only references into the schema itself (#/...) are followed";
-    return resolves(root_, *ref) ? "" : path + " refers to \"" + echo(*ref) + "\", which is not there";
+    return resolves(*ref) ? "" : path + " refers to \"" + echo(*ref) + "\", which is not there";
+  }
+
+  // A JSON pointer into the document ("#", "#/$defs/node").
+  bool resolves(std::string_view pointer) const {
+    const Json* at = &root_;
+    for (pointer.remove_prefix(1); at && !pointer.empty();) {
+      pointer.remove_prefix(1);
+      const size_t end = std::min(pointer.find('/'), pointer.size());
+      std::string name;
+      for (size_t i = 0; i < end; ++i) {
+        const bool escaped = pointer[i] == '~' && i + 1 < end;
+        name += escaped ? (pointer[i + 1] == '1' ? '/' : '~') : pointer[i];
+        i += escaped;
+      }
+      pointer.remove_prefix(end);
+      at = member(*at, name);
+    }
+    return at != nullptr;
+  }
+
+  // Null: there is none. Objects are indexed: a schema can hold thousands of references to thousands of
+  // members.
+  const Json* member(const Json& of, const std::string& name) const {
+    if (const auto* array = of.as<JsonArray>()) {
+      size_t index = array->size();
+      std::from_chars(name.data(), name.data() + name.size(), index);
+      return index < array->size() ? &(*array)[index] : nullptr;
+    }
+    const auto* object = of.as<JsonObject>();
+    if (!object) return nullptr;
+    auto& names = index_[object];
+    if (names.empty())
+      for (const auto& [key, value] : *object) names.emplace(key, &value);
+    const auto found = names.find(name);
+    return found == names.end() ? nullptr : found->second;
   }
 
   const Json& root_;
+  mutable std::unordered_map<const JsonObject*, std::unordered_map<std::string_view, const Json*>> index_;
 };
 
-void set_constraint(Fields& fields, Options& out, sample::ConstraintSpec spec, const std::string& param) {
-  if (out.constraint)
-    return fields.invalid(param, "The answer can have one constraint: " + out.constraint->param + " and " +
-                                     param + " are two.");
-  out.constraint = Constrained{std::move(spec), param};
-}
-
 void set_schema(Fields& fields, Options& out, const Json& schema, const std::string& param) {
-  const std::string wrong = judge_schema(schema, param);
+  std::string text = to_text(schema);
+  constexpr size_t kMost = sample::ConstraintLimits{}.text_bytes;
+  const std::string wrong = text.size() > kMost
+                                ? param + " has " + std::to_string(text.size()) + " bytes, at most " +
+                                      std::to_string(kMost) + " are allowed"
+                                : judge_schema(schema, param);
   if (!wrong.empty()) return fields.fail(Code::kInvalidSchema, param, wrong + ".");
-  set_constraint(fields, out, {Kind::kJsonSchema, to_text(schema)}, param);
+  set_constraint(fields, out, {Kind::kJsonSchema, std::move(text)}, param);
 }
 
 void read_json_schema(Fields& fields, Fields& format, Options& out) {
@@ -234,6 +238,13 @@ void read_structured_outputs(Fields& fields, Options& out) {
 }
 
 }  // namespace
+
+void set_constraint(Fields& fields, Options& out, sample::ConstraintSpec spec, const std::string& param) {
+  if (out.constraint)
+    return fields.invalid(param, "The answer can have one constraint: " + out.constraint->param + " and " +
+                                     param + " are two.");
+  out.constraint = Constrained{std::move(spec), param};
+}
 
 std::string judge_schema(const Json& schema, const std::string& path) {
   return SchemaJudge(schema).judge(schema, path);
