@@ -26,8 +26,8 @@ RigOptions writing(const std::string& text, const std::string& source = kThinkin
   options.chat_template = source;
   return options;
 }
-std::string asking(const std::string& more,
-                   const std::string& messages = R"([{"role":"user","content":"Hi"}])") {
+std::string chat_body(const std::string& more,
+                      const std::string& messages = R"([{"role":"user","content":"Hi"}])") {
   return R"({"model":"tiny","messages":)" + messages + more + "}";
 }
 const std::string kWithTools = std::string(R"(,"tools":[)") + kWeather + "]";
@@ -36,7 +36,7 @@ json choice_of(const Reply& reply) {
   EXPECT_EQ(reply.status, 200) << reply.body;
   return reply.status == 200 ? json::parse(reply.body)["choices"][0] : json();
 }
-std::string error_of(const Reply& reply) {
+std::string told_error(const Reply& reply) {
   const json error = json::parse(reply.body)["error"];
   return std::to_string(reply.status) + " " + error["code"].get<std::string>() + " " +
          (error["param"].is_null() ? "" : error["param"].get<std::string>());
@@ -98,7 +98,7 @@ bool is_call_id(const std::string& id) {
 
 TEST(ToolsChat, ACallInOnePiece) {
   Rig rig(writing(kCall));
-  const json choice = choice_of(rig.post("/v1/chat/completions", asking(kWithTools)));
+  const json choice = choice_of(rig.post("/v1/chat/completions", chat_body(kWithTools)));
   EXPECT_NE(prompt_of(rig).find("get_weather"), std::string::npos);
   const json& message = choice["message"];
   EXPECT_TRUE(message["content"].is_null());
@@ -111,13 +111,13 @@ TEST(ToolsChat, ACallInOnePiece) {
   EXPECT_EQ(call["function"]["name"], "get_weather");
   EXPECT_EQ(call["function"]["arguments"], R"({"city": "Graz"})");
   EXPECT_EQ(choice["finish_reason"], "tool_calls");
-  const json again = choice_of(rig.post("/v1/chat/completions", asking(kWithTools)));
+  const json again = choice_of(rig.post("/v1/chat/completions", chat_body(kWithTools)));
   EXPECT_NE(again["message"]["tool_calls"][0]["id"], call["id"]);
 }
 
 TEST(ToolsChat, CallsInAStream) {
   Rig rig(writing("Let me see.\n" + kCall + "\n" + kCall + "\n"));
-  const Joined all = joined(rig.post("/v1/chat/completions", asking(kWithTools + R"(,"stream":true)")));
+  const Joined all = joined(rig.post("/v1/chat/completions", chat_body(kWithTools + R"(,"stream":true)")));
   EXPECT_EQ(all.content, "Let me see.");
   EXPECT_EQ(all.finish_reason, "tool_calls");
   ASSERT_EQ(all.calls.size(), 2u);
@@ -132,18 +132,18 @@ TEST(ToolsChat, CallsInAStream) {
 TEST(ToolsChat, NoneMeansNoTools) {
   Rig rig(writing(kCall));
   const json choice =
-      choice_of(rig.post("/v1/chat/completions", asking(kWithTools + R"(,"tool_choice":"none")")));
+      choice_of(rig.post("/v1/chat/completions", chat_body(kWithTools + R"(,"tool_choice":"none")")));
   EXPECT_EQ(choice["message"]["content"], kCall);
   EXPECT_FALSE(choice["message"].contains("tool_calls"));
   EXPECT_EQ(choice["finish_reason"], "stop");
   EXPECT_EQ(prompt_of(rig).find("get_weather"), std::string::npos);
   // Without tools the same.
-  EXPECT_EQ(choice_of(rig.post("/v1/chat/completions", asking("")))["message"]["content"], kCall);
+  EXPECT_EQ(choice_of(rig.post("/v1/chat/completions", chat_body("")))["message"]["content"], kCall);
 }
 
 TEST(ToolsChat, WhatIsNoCallIsContent) {
   Rig rig(writing("<tool_call>get_weather(Graz)</tool_call>"));
-  const json choice = choice_of(rig.post("/v1/chat/completions", asking(kWithTools)));
+  const json choice = choice_of(rig.post("/v1/chat/completions", chat_body(kWithTools)));
   EXPECT_EQ(choice["message"]["content"], "<tool_call>get_weather(Graz)</tool_call>");
   EXPECT_EQ(choice["finish_reason"], "stop");
 }
@@ -154,8 +154,8 @@ TEST(ToolsChat, R11CutAnywhere) {
   const size_t tokens = tiny_tokenizer().encode(kCall, false, false).value().size();
   for (size_t n = 1; n <= tokens; ++n) {
     const std::string body = kWithTools + R"(,"max_tokens":)" + std::to_string(n);
-    const json choice = choice_of(rig.post("/v1/chat/completions", asking(body)));
-    const Joined all = joined(rig.post("/v1/chat/completions", asking(body + R"(,"stream":true)")));
+    const json choice = choice_of(rig.post("/v1/chat/completions", chat_body(body)));
+    const Joined all = joined(rig.post("/v1/chat/completions", chat_body(body + R"(,"stream":true)")));
     EXPECT_EQ(choice["finish_reason"], "length") << n;
     EXPECT_EQ(all.finish_reason, "length") << n;
     const json& message = choice["message"];
@@ -173,11 +173,11 @@ TEST(ToolsChat, R11CutAnywhere) {
 TEST(ToolsChat, OneCallEndsTheAnswer) {
   Rig rig(writing(kCall + kCall + " and more"));
   const std::string body = kWithTools + R"(,"parallel_tool_calls":false)";
-  const json choice = choice_of(rig.post("/v1/chat/completions", asking(body)));
+  const json choice = choice_of(rig.post("/v1/chat/completions", chat_body(body)));
   EXPECT_EQ(choice["message"]["tool_calls"].size(), 1u);
   EXPECT_TRUE(choice["message"]["content"].is_null());
   EXPECT_EQ(choice["finish_reason"], "tool_calls");
-  const Joined all = joined(rig.post("/v1/chat/completions", asking(body + R"(,"stream":true)")));
+  const Joined all = joined(rig.post("/v1/chat/completions", chat_body(body + R"(,"stream":true)")));
   EXPECT_EQ(all.calls.size(), 1u);
   EXPECT_EQ(all.content, "");
   EXPECT_EQ(all.finish_reason, "tool_calls");
@@ -188,8 +188,8 @@ TEST(ToolsChat, StopStringsAreFoundInAllText) {
   Rig rig(writing("<think>One two</think>Three" + kCall));
   const auto stopped = [&](const std::string& stop) {
     const std::string body = kWithTools + R"(,"stop":[")" + stop + "\"]";
-    const json choice = choice_of(rig.post("/v1/chat/completions", asking(body)));
-    const Joined all = joined(rig.post("/v1/chat/completions", asking(body + R"(,"stream":true)")));
+    const json choice = choice_of(rig.post("/v1/chat/completions", chat_body(body)));
+    const Joined all = joined(rig.post("/v1/chat/completions", chat_body(body + R"(,"stream":true)")));
     EXPECT_EQ(choice["stop_reason"], stop);
     EXPECT_EQ(choice["finish_reason"], all.finish_reason);
     const json& message = choice["message"];
@@ -206,7 +206,7 @@ TEST(ToolsChat, StopStringsAreFoundInAllText) {
 
 TEST(ToolsChat, ThoughtsAreToldApart) {
   Rig rig(writing("<think>\nHe says hi.\n</think>\n\nHello"));
-  const json answer = json::parse(rig.post("/v1/chat/completions", asking("")).body);
+  const json answer = json::parse(rig.post("/v1/chat/completions", chat_body("")).body);
   const json& message = answer["choices"][0]["message"];
   EXPECT_EQ(message["reasoning_content"], "He says hi.");
   EXPECT_EQ(message["content"], "Hello");
@@ -219,8 +219,8 @@ TEST(ToolsChat, ThoughtsAreToldApart) {
   const size_t before_end = tokens("<think>\nHe says hi.\n</think>") - 1,
                before_begin = tokens("<think>") - 1;
   EXPECT_EQ(answer["usage"]["completion_tokens_details"]["reasoning_tokens"], before_end - before_begin);
-  const Joined all = joined(
-      rig.post("/v1/chat/completions", asking(R"(,"stream":true,"stream_options":{"include_usage":true})")));
+  const Joined all = joined(rig.post("/v1/chat/completions",
+                                     chat_body(R"(,"stream":true,"stream_options":{"include_usage":true})")));
   EXPECT_EQ(all.reasoning, "He says hi.");
   EXPECT_EQ(all.content, "Hello");
   EXPECT_EQ(all.usage, answer["usage"]);
@@ -229,15 +229,15 @@ TEST(ToolsChat, ThoughtsAreToldApart) {
 TEST(ToolsChat, ThePromptOpensTheThoughts) {
   Rig rig(writing("He says hi.\n</think>Hello"));
   const std::string thinking = R"(,"chat_template_kwargs":{"enable_thinking":true})";
-  const json message = choice_of(rig.post("/v1/chat/completions", asking(thinking)))["message"];
+  const json message = choice_of(rig.post("/v1/chat/completions", chat_body(thinking)))["message"];
   EXPECT_EQ(message["reasoning_content"], "He says hi.");
   EXPECT_EQ(message["content"], "Hello");
-  const json plain = choice_of(rig.post("/v1/chat/completions", asking("")))["message"];
+  const json plain = choice_of(rig.post("/v1/chat/completions", chat_body("")))["message"];
   EXPECT_FALSE(plain.contains("reasoning_content"));
   EXPECT_EQ(plain["content"], "He says hi.\n</think>Hello");
   // What a user wrote opens nothing.
   const json user = choice_of(
-      rig.post("/v1/chat/completions", asking("", R"([{"role":"user","content":"<think>"}])")))["message"];
+      rig.post("/v1/chat/completions", chat_body("", R"([{"role":"user","content":"<think>"}])")))["message"];
   EXPECT_FALSE(user.contains("reasoning_content"));
 }
 
@@ -246,7 +246,7 @@ TEST(ToolsChat, CutInsideThoughts) {
   const size_t tokens = tiny_tokenizer().encode("<think>One two", false, false).value().size();
   for (const std::string stream : {"", R"(,"stream":true)"}) {
     const Reply reply =
-        rig.post("/v1/chat/completions", asking(R"(,"max_tokens":)" + std::to_string(tokens) + stream));
+        rig.post("/v1/chat/completions", chat_body(R"(,"max_tokens":)" + std::to_string(tokens) + stream));
     if (stream.empty()) {
       const json choice = choice_of(reply);
       EXPECT_TRUE(choice["message"]["content"].is_null());
@@ -265,7 +265,7 @@ TEST(ToolsChat, ReasoningNoneLeavesThemInTheContent) {
   RigOptions options = writing("<think>a</think>b");
   options.settings.output.reasoning = false;
   Rig rig(options);
-  const json answer = json::parse(rig.post("/v1/chat/completions", asking("")).body);
+  const json answer = json::parse(rig.post("/v1/chat/completions", chat_body("")).body);
   EXPECT_EQ(answer["choices"][0]["message"]["content"], "<think>a</think>b");
   EXPECT_FALSE(answer["choices"][0]["message"].contains("reasoning_content"));
   EXPECT_FALSE(answer["usage"].contains("completion_tokens_details"));
@@ -274,9 +274,9 @@ TEST(ToolsChat, ReasoningNoneLeavesThemInTheContent) {
 TEST(ToolsChat, ThoughtsThenCallsOfEachChoice) {
   Rig rig(writing("<think>I need the weather.</think>\n" + kCall));
   const std::string body = kWithTools + R"(,"n":2,"logprobs":true,"temperature":0)";
-  const json choices = json::parse(rig.post("/v1/chat/completions", asking(body)).body)["choices"];
+  const json choices = json::parse(rig.post("/v1/chat/completions", chat_body(body)).body)["choices"];
   ASSERT_EQ(choices.size(), 2u);
-  const Reply stream = rig.post("/v1/chat/completions", asking(body + R"(,"stream":true)"));
+  const Reply stream = rig.post("/v1/chat/completions", chat_body(body + R"(,"stream":true)"));
   const size_t tokens =
       tiny_tokenizer().encode("<think>I need the weather.</think>\n" + kCall, false, false).value().size() +
       1;
@@ -304,7 +304,7 @@ TEST(ToolsChat, EarlierCallsReachTheTemplate) {
       R"([{"role":"user","content":"Hi"},{"role":"assistant","content":null,"reasoning_content":"Hm.","tool_calls":)"
       R"([{"id":"call_1","type":"function","function":{"name":"get_weather","arguments":"{\"city\":\"Graz\"}"}}]},)"
       R"({"role":"tool","tool_call_id":"call_1","content":"sun"}])";
-  choice_of(rig.post("/v1/chat/completions", asking("", messages)));
+  choice_of(rig.post("/v1/chat/completions", chat_body("", messages)));
   EXPECT_EQ(
       prompt_of(rig),
       "user:Hiassistant:<think>Hm.</think><tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": "
@@ -315,36 +315,39 @@ TEST(ToolsChat, EarlierCallsReachTheTemplate) {
 TEST(ToolsChat, ForcedCallsAreConstrained) {
   Rig rig(writing(kCall));
   const std::string required = kWithTools + R"(,"tool_choice":"required")";
-  EXPECT_EQ(error_of(rig.post("/v1/chat/completions", asking(required))), "501 not_supported tool_choice");
-  EXPECT_EQ(error_of(rig.post("/v1/chat/completions",
-                              asking(required + R"(,"response_format":{"type":"json_object"})"))),
+  EXPECT_EQ(told_error(rig.post("/v1/chat/completions", chat_body(required))),
+            "501 not_supported tool_choice");
+  EXPECT_EQ(told_error(rig.post("/v1/chat/completions",
+                                chat_body(required + R"(,"response_format":{"type":"json_object"})"))),
             "400 invalid_value tool_choice");
   RigOptions options = writing(kCall);
   options.settings.output.tools = text::ToolFormat::kNone;
   Rig none(options);
-  EXPECT_EQ(error_of(none.post("/v1/chat/completions", asking(required))), "400 invalid_value tool_choice");
+  EXPECT_EQ(told_error(none.post("/v1/chat/completions", chat_body(required))),
+            "400 invalid_value tool_choice");
 }
 
 TEST(ToolsChat, ToolsAreNeverDroppedSilently) {
   {
     Rig rig(writing("x", "{{ messages[0].content }}<tool_call>"));
-    const Reply reply = rig.post("/v1/chat/completions", asking(kWithTools));
-    EXPECT_EQ(error_of(reply), "400 invalid_value tools");
+    const Reply reply = rig.post("/v1/chat/completions", chat_body(kWithTools));
+    EXPECT_EQ(told_error(reply), "400 invalid_value tools");
     EXPECT_NE(reply.body.find("--chat-template"), std::string::npos);
-    EXPECT_EQ(rig.post("/v1/chat/completions", asking(kWithTools + R"(,"tool_choice":"none")")).status, 200);
+    EXPECT_EQ(rig.post("/v1/chat/completions", chat_body(kWithTools + R"(,"tool_choice":"none")")).status,
+              200);
   }
   const std::string unknown = "{{ tools|tojson }}{{ messages[0].content }}<TOOLCALL>";
   {
     Rig rig(writing(kCall, unknown));
-    const Reply reply = rig.post("/v1/chat/completions", asking(kWithTools));
-    EXPECT_EQ(error_of(reply), "400 invalid_value tools");
+    const Reply reply = rig.post("/v1/chat/completions", chat_body(kWithTools));
+    EXPECT_EQ(told_error(reply), "400 invalid_value tools");
     EXPECT_NE(reply.body.find("--tool-format"), std::string::npos);
   }
   for (const auto format : {text::ToolFormat::kNone, text::ToolFormat::kHermes}) {
     RigOptions options = writing(kCall, unknown);
     options.settings.output.tools = format;
     Rig rig(options);
-    const json message = choice_of(rig.post("/v1/chat/completions", asking(kWithTools)))["message"];
+    const json message = choice_of(rig.post("/v1/chat/completions", chat_body(kWithTools)))["message"];
     EXPECT_EQ(message.contains("tool_calls"), format == text::ToolFormat::kHermes);
     EXPECT_EQ(message["content"].is_null(), format == text::ToolFormat::kHermes);
   }
