@@ -4,7 +4,7 @@
 #include "base/utf8.h"
 #include "serve/openai/json.h"
 #include "serve/openai/requests.h"
-#include "serve/openai/tool_constraint.h"
+#include "serve/openai/output_constraint.h"
 
 #include <cstddef>
 #include <cstdint>

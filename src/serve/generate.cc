@@ -4,7 +4,7 @@
 #include "base/utf8.h"
 #include "serve/answer.h"
 #include "serve/build_info.h"
-#include "serve/openai/tool_constraint.h"
+#include "serve/openai/output_constraint.h"
 #include "serve/refusal.h"
 
 #include <charconv>
@@ -200,6 +200,9 @@ std::optional<ApiError> generate_chat(const Kitchen& kitchen, const std::shared_
   order.reading.format = request.tool_use.is_active() ? desk.output : desk.output.without_calls();
   order.reading.in_thoughts = text::opens_thoughts(*spans, order.reading.format);
   order.reading.one_call = !request.tool_use.parallel;
+  if (auto& constraint = order.options.constraint)
+    constraint->spec =
+        openai::after_thoughts(constraint->spec, order.reading.format, order.reading.in_thoughts);
   if (request.tool_use.is_forced())
     if (auto error = force_calls(request.tool_use, order)) return error;
   return begin(kitchen, exchange, std::move(order), std::move(fields));

@@ -166,6 +166,16 @@ def test_reasoning(thinking):
         assert off.choices[0].message.content
 
 
+def test_structured_output_comes_after_the_thoughts(thinking):
+    schema = {"type": "object", "properties": {"sum": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["sum"]}
+    form = {"type": "json_schema", "json_schema": {"name": "sum", "schema": schema}}
+    with client_of(thinking) as client:
+        answer = client.chat.completions.create(model=MODEL, messages=SUMS, temperature=0, max_tokens=60, response_format=form)
+    message = answer.choices[0].message
+    assert message.reasoning_content == "I add 3 and 3." and 0 <= json.loads(message.content)["sum"] <= 99
+    assert answer.choices[0].finish_reason == "stop"
+
+
 def test_tools_need_a_template_that_shows_them(thinking):
     with client_of(thinking) as client, pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(**OPTIONS)

@@ -1,11 +1,10 @@
-// Tools in a request: what is taken, what is refused and in which words, and what a forced call is allowed to
-// be.
+// Tools in a request: what is taken, what is refused and in which words; and what constrained answers may be.
 
 #include "serve/openai/tools.h"
 
 #include "sample/constraint.h"
+#include "serve/openai/output_constraint.h"
 #include "serve/openai/requests.h"
-#include "serve/openai/tool_constraint.h"
 
 #include <gtest/gtest.h>
 
@@ -365,6 +364,41 @@ TEST(CallConstraint, IsEnforced) {
         EXPECT_FALSE(allows(*compiled, ids_of(thoughts, by_token)));
         EXPECT_FALSE(allows(*compiled, ids_of(thoughts + "I" + one.one, by_token)));
       }
+}
+
+// Every form of structured output, behind thoughts that are free.
+TEST(CallConstraint, FormsComeAfterThoughts) {
+  using Kind = sample::ConstraintSpec::Kind;
+  sample::ConstraintCompiler compiler(byte_vocabulary(), {}, [](int64_t) {});
+  struct Case {
+    sample::ConstraintSpec spec;
+    std::string good, bad;
+  };
+  const Case cases[] = {
+      {{Kind::kJsonObject, ""}, R"({"a": 1})", "[1]"},
+      {{Kind::kJsonSchema, R"({"type":"object","properties":{"a":{"type":"integer"}}})"},
+       R"({"a": 1})",
+       R"({"b": 1})"},
+      {{Kind::kRegex, "[a-c]+"}, "abc", "abd"},
+      {{Kind::kGrammar, "root ::= \"yes\" | \"no\""}, "no", "maybe"},
+      {{Kind::kStructuralTag, R"({"type":"structural_tag","format":{"type":"const_string","value":"x"}})"},
+       "x",
+       "y"},
+  };
+  text::OutputFormat format;
+  for (const Case& one : cases) EXPECT_EQ(after_thoughts(one.spec, format, false), one.spec);
+  format.think_begin = "<think>", format.think_end = "</think>";
+  for (const Case& one : cases)
+    for (const std::string thoughts : {"", "<think>{So}</think>\n", "{So}</think>\n\n"}) {
+      const bool in_thoughts = thoughts.starts_with("{");
+      const auto compiled = compiler.compile(after_thoughts(one.spec, format, in_thoughts));
+      ASSERT_TRUE(compiled) << one.good << compiled.error().message;
+      EXPECT_TRUE(allows(*compiled, ids_of(thoughts + one.good, false))) << thoughts + one.good;
+      EXPECT_FALSE(allows(*compiled, ids_of(thoughts + one.bad, false))) << thoughts + one.bad;
+      if (in_thoughts) EXPECT_FALSE(allows(*compiled, ids_of(one.good, false))) << one.good;
+    }
+  const sample::ConstraintSpec broken{Kind::kStructuralTag, "{"};
+  EXPECT_EQ(after_thoughts(broken, format, true), broken);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
-#include "serve/openai/tool_constraint.h"
+#include "serve/openai/output_constraint.h"
 
 #include "base/check.h"
+#include "serve/openai/json.h"
+#include "serve/openai/values.h"
 #include "serve/openai/writer.h"
 
 #include <algorithm>
@@ -51,16 +53,32 @@ CallSpelling spelling_of(const text::OutputFormat& format) {
 // text would be other tokens.
 class TagWriter {
  public:
-  explicit TagWriter(const text::OutputFormat& format) : format_(format), spelling_(spelling_of(format)) {}
-
-  std::string write(const ToolUse& use, bool in_thoughts) {
+  TagWriter(const text::OutputFormat& format, bool in_thoughts) : format_(format) {
     w_.begin_object().key("type").value("structural_tag").key("format");
     begin_sequence();
     write_thoughts(in_thoughts);
-    write_marker(spelling_.list_marker);
-    write_text(spelling_.list_begin);
-    write_calls(use);
-    write_text(spelling_.list_end);
+  }
+
+  void write_calls(const ToolUse& use, const CallSpelling& spelling) {
+    const bool is_named = use.choice == ToolUse::Choice::kNamed;
+    write_marker(spelling.list_marker);
+    write_text(spelling.list_begin);
+    w_.begin_object().key("type").value("tags_with_separator").key("tags").begin_array();
+    for (const Tool& tool : use.tools)
+      if (!is_named || tool.name == use.named) write_call(tool, spelling);
+    w_.end_array().key("separator").value(spelling.separator).key("at_least_one").value(true);
+    w_.key("stop_after_first").value(is_named || !use.parallel).end_object();
+    write_text(spelling.list_end);
+  }
+  // `member` of the element holds a string, or JSON.
+  void write_element(const char* type, const char* member, const std::string& text, bool is_json) {
+    w_.begin_object().key("type").value(type).key(member);
+    is_json ? w_.raw(text) : w_.value(text);
+    w_.end_object();
+  }
+  void write_raw(const std::string& element) { w_.raw(element); }
+
+  std::string take() {
     end_sequence();
     w_.end_object();
     return w_.take();
@@ -114,32 +132,22 @@ class TagWriter {
     if (!in_thoughts) w_.end_object();
   }
 
-  void write_call(const Tool& tool) {
+  void write_call(const Tool& tool, const CallSpelling& spelling) {
     w_.begin_object().key("type").value("tag").key("begin");
-    write_edge(spelling_.begin);
+    write_edge(spelling.begin);
     w_.key("content");
     begin_sequence();
-    write_text(std::string(spelling_.before_name) + tool.name + std::string(spelling_.after_name));
-    write_marker(spelling_.after_name_marker);
-    w_.begin_object().key("type").value("json_schema").key("json_schema").raw(tool.parameters).end_object();
-    write_text(spelling_.after_arguments);
+    write_text(std::string(spelling.before_name) + tool.name + std::string(spelling.after_name));
+    write_marker(spelling.after_name_marker);
+    write_element("json_schema", "json_schema", tool.parameters, true);
+    write_text(spelling.after_arguments);
     end_sequence();
     w_.key("end");
-    write_edge(spelling_.end);
+    write_edge(spelling.end);
     w_.end_object();
   }
 
-  void write_calls(const ToolUse& use) {
-    const bool is_named = use.choice == ToolUse::Choice::kNamed;
-    w_.begin_object().key("type").value("tags_with_separator").key("tags").begin_array();
-    for (const Tool& tool : use.tools)
-      if (!is_named || tool.name == use.named) write_call(tool);
-    w_.end_array().key("separator").value(spelling_.separator).key("at_least_one").value(true);
-    w_.key("stop_after_first").value(is_named || !use.parallel).end_object();
-  }
-
   const text::OutputFormat& format_;
-  const CallSpelling spelling_;
   Writer w_;
 };
 
@@ -147,7 +155,38 @@ class TagWriter {
 
 std::string call_constraint(const ToolUse& use, const text::OutputFormat& format, bool in_thoughts) {
   TALLY_CHECK(use.is_forced(), "nothing is forced");
-  return TagWriter(format).write(use, in_thoughts);
+  TagWriter tag(format, in_thoughts);
+  tag.write_calls(use, spelling_of(format));
+  return tag.take();
+}
+
+sample::ConstraintSpec after_thoughts(const sample::ConstraintSpec& spec, const text::OutputFormat& format,
+                                      bool in_thoughts) {
+  using Kind = sample::ConstraintSpec::Kind;
+  if (format.think_begin.empty()) return spec;
+  TagWriter tag(format, in_thoughts);
+  switch (spec.kind) {
+    case Kind::kJsonObject:
+      tag.write_element("json_schema", "json_schema", R"({"type":"object"})", true);
+      break;
+    case Kind::kJsonSchema:
+      tag.write_element("json_schema", "json_schema", spec.text, true);
+      break;
+    case Kind::kRegex:
+      tag.write_element("regex", "pattern", spec.text, false);
+      break;
+    case Kind::kGrammar:
+      tag.write_element("grammar", "grammar", spec.text, false);
+      break;
+    case Kind::kStructuralTag: {
+      Json given;
+      const bool is_json = !parse_json(spec.text, given) && given.as<JsonObject>() != nullptr;
+      const Json* inner = is_json ? Fields(*given.as<JsonObject>()).find("format") : nullptr;
+      if (!inner) return spec;
+      tag.write_raw(to_text(*inner));
+    }
+  }
+  return {Kind::kStructuralTag, tag.take()};
 }
 
 }  // namespace tally::serve::openai
