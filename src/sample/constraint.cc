@@ -23,10 +23,6 @@ using base::ErrorCode;
 using base::Result;
 using Kind = ConstraintSpec::Kind;
 
-// Blanks between two parts of a JSON text: enough for an indented one, and an end to a model that writes
-// nothing else.
-constexpr int kBlanksMax = 32;
-
 // Parsers recurse along rules that refer to each other, of which a text can hold thousands. Untouched pages
 // of a stack cost nothing.
 constexpr size_t kStackBytes = size_t{256} << 20;
@@ -55,10 +51,9 @@ xgrammar::CompiledGrammar build(xgrammar::GrammarCompiler& compiler, const Const
   switch (spec.kind) {
     case Kind::kJsonObject:
       return compiler.CompileJSONSchema(R"({"type":"object"})", kAnyBlanks, std::nullopt, std::nullopt,
-                                        !kOnlyNamed, kBlanksMax);
+                                        !kOnlyNamed);
     case Kind::kJsonSchema:
-      return compiler.CompileJSONSchema(spec.text, kAnyBlanks, std::nullopt, std::nullopt, kOnlyNamed,
-                                        kBlanksMax);
+      return compiler.CompileJSONSchema(spec.text, kAnyBlanks, std::nullopt, std::nullopt, kOnlyNamed);
     case Kind::kRegex:
       return compiler.CompileRegex(spec.text);
     case Kind::kGrammar:
@@ -67,6 +62,20 @@ xgrammar::CompiledGrammar build(xgrammar::GrammarCompiler& compiler, const Const
       return compiler.CompileStructuralTag(spec.text);
   }
   TALLY_UNREACHABLE("kind of a constraint");
+}
+
+std::shared_ptr<const Blanks> find_blanks(const std::vector<std::string>& words) {
+  auto out = std::make_shared<Blanks>();
+  out->only.resize(mask_words(words.size()));
+  out->trailing.resize(words.size());
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    const size_t last = word.find_last_not_of(" \t\n\r");
+    const size_t count = last == std::string::npos ? word.size() : word.size() - last - 1;
+    out->trailing[i] = static_cast<uint8_t>(std::min<size_t>(count, UINT8_MAX));
+    if (count == word.size() && !word.empty()) out->only[i / 32] |= 1u << (i % 32);
+  }
+  return out;
 }
 
 // Of a grammar that compiles.
@@ -121,6 +130,7 @@ struct ConstraintCompiler::State {
   std::shared_ptr<HeldBytes> held;
   std::vector<TokenId> end_ids;
   size_t vocab = 0, table_bytes = 0;
+  std::shared_ptr<const Blanks> blanks;
   std::optional<xgrammar::GrammarCompiler> compiler;  // const use from many threads: it keeps nothing
 
   std::mutex mutex;
@@ -131,7 +141,7 @@ struct ConstraintCompiler::State {
     return static_cast<char>('0' + static_cast<int>(spec.kind)) + spec.text;
   }
   std::shared_ptr<const Constraint> find(const std::string& key);
-  Result<std::shared_ptr<const Constraint>> keep(std::string key, const Attempt& done);
+  Result<std::shared_ptr<const Constraint>> keep(const ConstraintSpec& spec, const Attempt& done);
   void drop_last();
   void attempt(const ConstraintSpec& spec, Attempt& out);
   std::string judge_beginning(const xgrammar::CompiledGrammar& grammar) const;
@@ -145,6 +155,7 @@ ConstraintCompiler::ConstraintCompiler(const ConstraintVocabulary& vocabulary, c
   s.held = std::make_shared<HeldBytes>(std::move(booked));
   s.end_ids = vocabulary.end_ids;
   s.vocab = vocabulary.bytes.size();
+  s.blanks = find_blanks(vocabulary.bytes);
   std::vector<int32_t> ends;
   for (const TokenId id : vocabulary.end_ids) ends.push_back(raw(id));
   Meter meter;
@@ -153,7 +164,8 @@ ConstraintCompiler::ConstraintCompiler(const ConstraintVocabulary& vocabulary, c
     const xgrammar::TokenizerInfo info(vocabulary.bytes, xgrammar::VocabType::RAW, std::nullopt, ends);
     s.compiler.emplace(info, 1, false);
   }
-  s.table_bytes = static_cast<size_t>(meter.live_bytes);
+  s.table_bytes = static_cast<size_t>(meter.live_bytes) + s.blanks->trailing.size() +
+                  s.blanks->only.size() * sizeof(uint32_t);
 }
 
 ConstraintCompiler::~ConstraintCompiler() { state_->held->close(); }
@@ -161,12 +173,13 @@ ConstraintCompiler::~ConstraintCompiler() { state_->held->close(); }
 size_t ConstraintCompiler::table_bytes() const { return state_->table_bytes; }
 
 size_t ConstraintCompiler::planned_bytes(const ConstraintVocabulary& vocabulary) {
-  // By id and in order; places in two lists. What a string does not hold in itself has a block of the
-  // allocator.
+  // By id and in order; places in three lists; its blanks. What a string does not hold in itself has a block
+  // of the allocator.
   constexpr size_t kPerToken =
-      sizeof(std::string) + sizeof(std::pair<int32_t, std::string>) + 2 * sizeof(int32_t);
+      sizeof(std::string) + sizeof(std::pair<int32_t, std::string>) + 3 * sizeof(int32_t);
   constexpr size_t kInside = 15, kBlock = 16;
-  size_t bytes = vocabulary.bytes.size() * kPerToken;
+  const size_t tokens = vocabulary.bytes.size();
+  size_t bytes = tokens * (kPerToken + 1) + mask_words(tokens) * sizeof(uint32_t);
   for (const std::string& word : vocabulary.bytes)
     if (word.size() > kInside) bytes += 2 * ((word.size() + 1 + kBlock) / kBlock * kBlock);
   return bytes;
@@ -240,12 +253,15 @@ std::string ConstraintCompiler::State::judge_beginning(const xgrammar::CompiledG
   return any() ? "" : "it allows nothing but the empty text";
 }
 
-Result<std::shared_ptr<const Constraint>> ConstraintCompiler::State::keep(std::string key,
+Result<std::shared_ptr<const Constraint>> ConstraintCompiler::State::keep(const ConstraintSpec& spec,
                                                                           const Attempt& done) {
+  std::string key = key_of(spec);
+  const bool is_json = spec.kind != Kind::kRegex && spec.kind != Kind::kGrammar;
   constexpr size_t kRecordBytes = sizeof(Entry) + sizeof(Constraint::State) + 128;
-  auto state = std::make_unique<Constraint::State>(Constraint::State{
-      *done.grammar, limits, vocab,
-      static_cast<size_t>(std::max<int64_t>(0, done.bytes)) + key.size() + kRecordBytes, held});
+  auto state = std::make_unique<Constraint::State>(
+      Constraint::State{*done.grammar, limits, vocab,
+                        static_cast<size_t>(std::max<int64_t>(0, done.bytes)) + key.size() + kRecordBytes,
+                        is_json ? blanks : nullptr, held});
   if (state->bytes > limits.held_bytes) {
     return Error{ErrorCode::kBadData, fmt::format("compiled it has {} bytes, at most {} are allowed",
                                                   state->bytes, limits.held_bytes)};
@@ -264,15 +280,14 @@ Result<std::shared_ptr<const Constraint>> ConstraintCompiler::State::keep(std::s
 }
 
 Result<std::shared_ptr<const Constraint>> ConstraintCompiler::compile(const ConstraintSpec& spec) {
-  std::string key = State::key_of(spec);
-  if (auto found = state_->find(key)) return found;
+  if (auto found = find(spec)) return found;
   if (state_->end_ids.empty())
     return Error{ErrorCode::kBadData, "this model has no token that could end a constrained answer"};
   TALLY_TRY_VOID(judge_text(spec, state_->limits));
   Attempt attempt;
   TALLY_TRY_VOID(on_deep_stack([&] { state_->attempt(spec, attempt); }));
   if (!attempt.message.empty()) return Error{ErrorCode::kBadData, attempt.message};
-  return state_->keep(std::move(key), attempt);
+  return state_->keep(spec, attempt);
 }
 
 }  // namespace tally::sample

@@ -2,6 +2,7 @@
 
 #include "gguf/gguf.h"
 #include "sample/constraint.h"
+#include "sample/sampler.h"
 #include "text/tokenizer.h"
 
 #include <benchmark/benchmark.h>
@@ -89,6 +90,26 @@ void mask(benchmark::State& state) {
   state.counters["most_us"] = most;
 }
 
+// What the mask adds to the choice of a token: a pick without one (0), and with one that allows every second
+// id.
+void pick_of_row(benchmark::State& state) {
+  const size_t vocab = vocabulary(state.range(0)).bytes.size();
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<float> row(vocab), logits;
+  for (float& x : row) x = normal(random);
+  const std::vector<uint32_t> mask((vocab + 31) / 32, 0x55555555u);
+  Scratch scratch(vocab);
+  Params params;
+  Context context{.prompt = {}, .generated = {}, .end_ids = {}, .suppressed_ids = {}};
+  if (state.range(1) == 1) context.allowed = mask;
+  for (auto _ : state) {
+    logits = row;
+    benchmark::DoNotOptimize(pick(logits, params, context, scratch));
+  }
+}
+
+BENCHMARK(pick_of_row)->ArgsProduct({{0, 1}, {0, 1}})->Unit(benchmark::kMicrosecond);
 BENCHMARK(tables)->DenseRange(0, 1)->Unit(benchmark::kMillisecond);
 BENCHMARK(compile)->ArgsProduct({{0, 1}, {0, 1}})->Unit(benchmark::kMillisecond)->Iterations(5);
 BENCHMARK(mask)->ArgsProduct({{0, 1}, {0, 1}})->Unit(benchmark::kMicrosecond)->Iterations(2000);

@@ -10,6 +10,8 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
+#include <vector>
 
 namespace tally::sample {
 
@@ -39,10 +41,17 @@ class HeldBytes {
   int64_t total_ = 0;                    // guarded by mutex_
 };
 
+// The blanks of JSON in a vocabulary. A grammar that counted them would be ten times as large.
+struct Blanks {
+  std::vector<uint32_t> only;     // mask of the ids that are nothing else
+  std::vector<uint8_t> trailing;  // [vocab] how many an id ends with
+};
+
 struct Constraint::State {
   xgrammar::CompiledGrammar grammar;
   ConstraintLimits limits;
   size_t vocab = 0, bytes = 0;
+  std::shared_ptr<const Blanks> blanks;  // of JSON; null: blanks are as good as any other text
   std::shared_ptr<HeldBytes> held;
 };
 

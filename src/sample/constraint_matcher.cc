@@ -11,15 +11,19 @@ struct ConstraintMatcher::State {
   std::shared_ptr<const Constraint> constraint;
   std::optional<xgrammar::GrammarMatcher> matcher;
   std::vector<TokenId> followed;
+  std::vector<uint32_t> blanks;  // at the end of the text, after each of them
   std::vector<uint32_t> allowed;
   Meter meter;
   bool may_end = false, dead = false;
   int64_t booked = 0;
 
   bool follow(std::span<const TokenId> generated);
+  void accept(TokenId id);
+  void bound_blanks();
   int64_t bytes() const {
     return static_cast<int64_t>(sizeof(State) + allowed.capacity() * sizeof(uint32_t) +
-                                followed.capacity() * sizeof(TokenId)) +
+                                followed.capacity() * sizeof(TokenId) +
+                                blanks.capacity() * sizeof(uint32_t)) +
            std::max<int64_t>(0, meter.live_bytes);
   }
   void book(int64_t now) {
@@ -46,16 +50,39 @@ ConstraintMatcher::ConstraintMatcher(std::shared_ptr<const Constraint> constrain
 
 ConstraintMatcher::~ConstraintMatcher() { state_->book(0); }
 
+void ConstraintMatcher::State::accept(TokenId id) {
+  followed.push_back(id);
+  const Blanks* table = constraint->state().blanks.get();
+  if (table == nullptr) return;
+  const auto i = static_cast<uint32_t>(raw(id));
+  const bool only = (table->only[i / 32] >> (i % 32)) & 1;
+  blanks.push_back(table->trailing[i] + (only && !blanks.empty() ? blanks.back() : 0));
+}
+
+// Between two parts of JSON any number of blanks may stand, and some models write nothing else: where many
+// do, something else has to come.
+void ConstraintMatcher::State::bound_blanks() {
+  constexpr uint32_t kMost = 32;
+  if (blanks.empty() || blanks.back() < kMost) return;
+  const std::vector<uint32_t>& only = constraint->state().blanks->only;
+  uint32_t others = 0;
+  for (size_t w = 0; w < allowed.size(); ++w) others |= allowed[w] & ~only[w];
+  if (others == 0) return;
+  for (size_t w = 0; w < allowed.size(); ++w) allowed[w] &= ~only[w];
+}
+
 bool ConstraintMatcher::State::follow(std::span<const TokenId> generated) {
   const auto parted = std::mismatch(followed.begin(), followed.end(), generated.begin(), generated.end());
   const auto common = static_cast<size_t>(parted.first - followed.begin());
   if (common < followed.size()) matcher->Rollback(static_cast<int>(followed.size() - common));
   followed.resize(common);
+  blanks.resize(std::min(blanks.size(), common));
   for (const TokenId id : generated.subspan(common)) {
     if (!matcher->AcceptToken(raw(id))) return false;
-    followed.push_back(id);
+    accept(id);
   }
   fill_mask(*matcher, allowed);
+  bound_blanks();
   may_end = matcher->IsCompleted();
   return std::any_of(allowed.begin(), allowed.end(), [](uint32_t word) { return word != 0; });
 }

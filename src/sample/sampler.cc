@@ -7,6 +7,7 @@
 #include "sample/row.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -46,18 +47,34 @@ size_t mask(std::span<float> logits, std::span<const TokenId> ids) {
   return count;
 }
 
+constexpr size_t kMaskWord = 32;
+constexpr std::array<uint32_t, kMaskWord> kMaskBits = [] {
+  std::array<uint32_t, kMaskWord> bits{};
+  for (size_t i = 0; i < kMaskWord; ++i) bits[i] = 1u << i;
+  return bits;
+}();
+
+// One word of a constraint's mask, in integers and without branches, which compilers make vectors of.
+size_t mask_word(std::span<float> part, uint32_t allowed) {
+  constexpr uint32_t kExponent = 0x7F800000, kMinusInfinity = 0xFF800000;
+  uint32_t count = 0;
+  for (size_t i = 0; i < part.size(); ++i) {
+    const auto bits = std::bit_cast<uint32_t>(part[i]);
+    const uint32_t off = uint32_t{(allowed & kMaskBits[i]) == 0} & uint32_t{(bits & kExponent) != kExponent};
+    part[i] = std::bit_cast<float>(off != 0 ? kMinusInfinity : bits);
+    count += off;
+  }
+  return count;
+}
+
 // The same of the ids that a constraint does not allow.
 size_t mask_forbidden(std::span<float> logits, std::span<const uint32_t> allowed) {
-  constexpr size_t kWord = 32;
   size_t count = 0;
   for (size_t w = 0; w < allowed.size(); ++w) {
-    const std::span<float> part = logits.subspan(w * kWord, std::min(kWord, logits.size() - w * kWord));
+    const std::span<float> rest = logits.subspan(w * kMaskWord);
     if (allowed[w] == UINT32_MAX) continue;
-    for (size_t i = 0; i < part.size(); ++i) {
-      const bool off = ((allowed[w] >> i) & 1) == 0 && std::isfinite(part[i]);
-      part[i] = off ? kMasked : part[i];
-      count += off;
-    }
+    count += rest.size() >= kMaskWord ? mask_word(rest.first<kMaskWord>(), allowed[w])
+                                      : mask_word(rest, allowed[w]);
   }
   return count;
 }
