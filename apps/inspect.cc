@@ -77,7 +77,12 @@ void read_text(const gguf::File& file, Inspection& found) {
   found.chat_template.source = string_of(file, "tokenizer.chat_template");
   if (found.chat_template.source.empty()) return;
   const auto parsed = text::ChatTemplate::parse(found.chat_template.source);
-  if (!parsed) found.chat_template.error = parsed.error().message;
+  if (!parsed) {
+    found.chat_template.error = parsed.error().message;
+    return;
+  }
+  found.chat_template.shows_tools = parsed->shape().shows_tools;
+  if (found.tokenizer) found.chat_template.output = text::find_output_format(*parsed, *found.tokenizer, {});
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "gguf/gguf.h"
 #include "kernels/kernels.h"
 #include "model/spec.h"
+#include "text/output.h"
 #include "text/tokenizer.h"
 
 #include <cstdint>
@@ -37,6 +38,8 @@ struct LayerGroup {
 struct TemplateFinding {
   std::string_view source;           // empty: the file has none
   std::optional<std::string> error;  // why it cannot be rendered, with line and column
+  bool shows_tools = false;
+  text::OutputFormat output;  // calls and thoughts, as serve would find them
 };
 
 struct ModelFinding {

@@ -134,6 +134,15 @@ json tuning_json(const Inspection& r) {
   return out;
 }
 
+json chat_json(const TemplateFinding& found) {
+  if (found.source.empty() || found.error) return nullptr;
+  const text::OutputFormat& output = found.output;
+  return {{"shows_tools", found.shows_tools},
+          {"tool_format", text::tool_format_name(output.tools)},
+          {"thoughts",
+           output.think_begin.empty() ? json(nullptr) : json({output.think_begin, output.think_end})}};
+}
+
 }  // namespace
 
 void print_inspection_json(const gguf::File& file, const Inspection& r) {
@@ -158,6 +167,7 @@ void print_inspection_json(const gguf::File& file, const Inspection& r) {
       {"types", types_json(r)},
       {"tokenizer", tokenizer_json(file, r)},
       {"template", source.empty() ? json(nullptr) : json(cut(source, kTemplateBytesMax))},
+      {"chat", chat_json(r.chat_template)},
       {"template_error", r.chat_template.error ? json(*r.chat_template.error) : json(nullptr)},
       {"kernels",
        {{"isa", r.isa}, {"host", kernels::host_isas()}, {"families", r.kernels}, {"tuning", tuning_json(r)}}},

@@ -98,7 +98,18 @@ void print_template(const Inspection& r) {
   if (source.empty()) return fmt::print("  none\n");
   fmt::print("  in the file, {} bytes: {}\n", source.size(),
              base::escape_for_log(source.substr(0, source.find('\n')), 80));
-  fmt::print("  {}\n", r.chat_template.error ? *r.chat_template.error : "can be rendered");
+  if (r.chat_template.error) return fmt::print("  {}\n", *r.chat_template.error);
+  fmt::print("  can be rendered\n");
+  const text::OutputFormat& output = r.chat_template.output;
+  const bool calls = output.tools != text::ToolFormat::kNone;
+  fmt::print("  {:<28} {}\n", "tools",
+             !r.chat_template.shows_tools ? "not shown to the model"
+             : calls                      ? fmt::format("calls as {}", text::tool_format_name(output.tools))
+                                          : "calls in a way that is not read");
+  fmt::print("  {:<28} {}\n", "thoughts",
+             output.think_begin.empty()
+                 ? "none"
+                 : fmt::format("between {} and {}", output.think_begin, output.think_end));
 }
 
 void print_machine(const Inspection& r) {

@@ -6,6 +6,7 @@
 #include "base/utf8.h"
 #include "cli.h"
 #include "gguf/gguf.h"
+#include "text/output.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -162,6 +163,9 @@ sample::ConstraintVocabulary constraint_vocabulary(const text::Tokenizer& tokeni
   for (size_t i = 0; i < std::min(rows, tokenizer.vocab_size()); ++i)
     out.bytes.emplace_back(tokenizer.bytes(TokenId{static_cast<int32_t>(i)}));
   out.bytes.resize(rows);
+  // A byte that no text has: they come where a grammar asks for the token itself, and nowhere else.
+  for (const TokenId id : text::hidden_markers(tokenizer))
+    if (static_cast<size_t>(raw(id)) < rows) out.bytes[static_cast<size_t>(raw(id))].assign(1, '\xFF');
   out.end_ids.assign(tokenizer.eog().begin(), tokenizer.eog().end());
   return out;
 }

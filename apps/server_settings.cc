@@ -106,6 +106,8 @@ Result<serve::Settings> server_settings(const base::Settings& s, const std::stri
   }
   out.allowed_hosts = s.list("allowed-hosts"), out.allowed_origins = s.list("allowed-origins");
   out.public_metrics = s.on("public-metrics"), out.receipts = s.on("receipts");
+  // "auto" is the name of no format.
+  out.output = {text::tool_format_of(s.text("tool-format")), s.text("reasoning") == "auto"};
   out.drain_timeout_ms = static_cast<uint32_t>(s.number("drain-timeout"));
   out.request_timeout_ms = static_cast<uint32_t>(s.number("request-timeout"));
   out.limits = wire_limits(s);

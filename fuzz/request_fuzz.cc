@@ -2,7 +2,9 @@
 
 #include "base/check.h"
 #include "base/utf8.h"
+#include "serve/openai/json.h"
 #include "serve/openai/requests.h"
+#include "serve/openai/output_constraint.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -23,6 +25,22 @@ void check_options(const openai::Options& options) {
   TALLY_CHECK(options.params.top_p > 0 && options.params.top_p <= 1, "top_p");
 }
 
+void check_tools(const openai::ToolUse& use) {
+  TALLY_CHECK(use.tools.size() <= openai::kToolsMax, "tools", use.tools.size());
+  for (const openai::Tool& tool : use.tools) {
+    TALLY_CHECK(!tool.name.empty() && tool.name.size() <= openai::kToolNameBytesMax, "name of a tool",
+                tool.name.size());
+    TALLY_CHECK(tool.parameters.size() <= openai::kSchemaBytesMax, "bytes of a schema",
+                tool.parameters.size());
+  }
+  if (!use.is_forced()) return;
+  tally::text::OutputFormat format;
+  format.tools = tally::text::ToolFormat::kHermes;
+  openai::Json constraint;
+  TALLY_CHECK(!openai::parse_json(openai::call_constraint(use, format, false), constraint),
+              "a constraint that is not JSON");
+}
+
 void check_ids(const std::vector<tally::TokenId>& ids) {
   for (const tally::TokenId id : ids)
     TALLY_CHECK(raw(id) >= 0 && static_cast<size_t>(raw(id)) < kVocab, "id", raw(id));
@@ -33,7 +51,10 @@ void check_ids(const std::vector<tally::TokenId>& ids) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view body(reinterpret_cast<const char*>(data), size);
   openai::ChatRequest chat;
-  if (!openai::parse_chat(body, kVocab, chat)) check_options(chat.options);
+  if (!openai::parse_chat(body, kVocab, chat)) {
+    check_options(chat.options);
+    check_tools(chat.tool_use);
+  }
   openai::CompletionRequest completion;
   if (!openai::parse_completion(body, kVocab, completion)) {
     check_options(completion.options);

@@ -142,9 +142,12 @@ void Answer::add_choice(size_t prompt_index, std::shared_ptr<engine::Stream> str
   text::DetokenizerOptions text_options;
   text_options.stop = options.stop;
   text_options.prompt_is_empty = order_.prompt_is_text_only_bos;
+  const Reading& reading = order_.reading;
+  text_options.spelled = reading.format.spelled();
   text_options.prompt_tail.assign(prompt.end() - static_cast<ptrdiff_t>(std::min(prompt.size(), kPromptTail)),
                                   prompt.end());
   auto choice = std::make_unique<Choice>(text::Detokenizer(*desk_->backend.tokenizer, text_options));
+  if (!reading.format.is_plain()) choice->parser.emplace(reading.format, reading.in_thoughts);
   choice->style = {choices_.size(), options.params.logprobs};
   choice->stream = std::move(stream);
   choice->prompt_index = prompt_index;
@@ -199,7 +202,7 @@ void Answer::take_all(Choice& choice) {
     }
     engine::TokenEvent event;
     if (!choice.stream->next(event)) break;
-    if (streaming && event.time_us != choice.last_token_us && !choice.piece.text.empty())
+    if (streaming && event.time_us != choice.last_token_us && choice.piece.says_something())
       emit(choice, nullptr);
     add_token(choice, event);
   }
@@ -207,7 +210,7 @@ void Answer::take_all(Choice& choice) {
   }
   if (choice.stream->ended()) return end_choice(choice);
   const bool surely_last = choice.last_is_end || choice.tokens >= choice.tokens_max || choice.stop_matched;
-  if (streaming && !surely_last && !choice.piece.text.empty()) emit(choice, nullptr);
+  if (streaming && !surely_last && choice.piece.says_something()) emit(choice, nullptr);
 }
 
 void Answer::add_token(Choice& choice, const engine::TokenEvent& event) {
@@ -234,7 +237,8 @@ void Answer::add_token(Choice& choice, const engine::TokenEvent& event) {
     return;
   }
   choice.offset.add(tokenizer.bytes(event.id));
-  choice.piece.text += choice.detokenizer.feed(event.id);
+  tell(choice, choice.detokenizer.feed(event.id), false);
+  if (choice.parser && choice.parser->in_thoughts()) ++choice.reasoning_tokens;
   if (const auto stop = choice.detokenizer.stopped()) {
     choice.stop_matched = true;
     choice.piece.stop_reason = order_.options.stop[*stop];
@@ -262,8 +266,7 @@ void Answer::emit(Choice& choice, const openai::Closing* closing) {
   events_ += openai::chunk_event(order_.head, choice.style, choice.piece, extras);
   choice.first_sent = true;
   choice.tokens_sent = choice.tokens;
-  choice.piece.text.clear();
-  choice.piece.logprobs.clear();
+  choice.piece.clear_said();
 }
 
 void Answer::end_choice(Choice& choice) {
@@ -272,10 +275,12 @@ void Answer::end_choice(Choice& choice) {
   if (choice.stop_matched && finish == engine::Finish::kCancelled) counters_.sequences_stopped.fetch_add(1);
   if (!choice.stop_matched) {
     if (is_failure(finish)) return;
-    choice.piece.text += choice.detokenizer.finish();
+    tell(choice, choice.detokenizer.finish(), false);
   }
+  tell(choice, {}, true);
   const bool length = finish == engine::Finish::kLength && !choice.stop_matched;
-  choice.piece.finish_reason = length ? "length" : "stop";
+  const bool called = choice.calls > 0 && !choice.parser->in_call();
+  choice.piece.finish_reason = length ? "length" : called ? "tool_calls" : "stop";
   if (!order_.options.stream) return release_logprobs(choice, !choice.stop_matched);
   const bool last = std::all_of(choices_.begin(), choices_.end(), [](const auto& c) { return c->ended; });
   if (last && !order_.options.include_usage) {

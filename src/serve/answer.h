@@ -12,6 +12,7 @@
 #include "serve/openai/requests.h"
 #include "serve/openai/shapes.h"
 #include "text/detokenizer.h"
+#include "text/output.h"
 
 #include <atomic>
 #include <memory>
@@ -21,11 +22,19 @@
 
 namespace tally::serve {
 
+// How the text of an answer is taken apart.
+struct Reading {
+  text::OutputFormat format;
+  bool in_thoughts = false;  // the prompt ends inside them
+  bool one_call = false;     // the answer ends after its first call
+};
+
 // A request made ready for the engine.
 struct Order {
   openai::AnswerHead head;
   openai::Options options;
   std::vector<std::vector<TokenId>> prompts;
+  Reading reading;
   std::shared_ptr<const sample::Constraint> constraint;  // of options.constraint
   bool prompt_is_text_only_bos = false;                  // a continuation of nothing
   int64_t deadline_us = 0;
@@ -53,6 +62,8 @@ class Answer : public std::enable_shared_from_this<Answer> {
   void turn();
   void take_all(Choice& choice);
   void add_token(Choice& choice, const engine::TokenEvent& event);
+  void tell(Choice& choice, const std::string& text, bool is_last);
+  void tell_event(Choice& choice, text::OutputEvent event);
   void release_logprobs(Choice& choice, bool all);
   void emit(Choice& choice, const openai::Closing* closing);
   void end_choice(Choice& choice);

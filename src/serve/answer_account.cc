@@ -44,6 +44,8 @@ openai::Closing Answer::close_account() {
       usage.cached_tokens += choice->stream->receipt().cached_tokens;
     }
     usage.completion_tokens += choice->tokens;
+    if (!order_.reading.format.think_begin.empty())
+      usage.reasoning_tokens = usage.reasoning_tokens.value_or(0) + choice->reasoning_tokens;
     if (choice->stream->receipt().last_us > last->stream->receipt().last_us) last = choice.get();
   }
   engine::Receipt& sum = account.receipt = last->stream->receipt();

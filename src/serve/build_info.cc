@@ -62,6 +62,20 @@ std::string random_hex(size_t bytes) {
   return to_hex({random.data(), bytes});
 }
 
+std::string random_letters(size_t count) {
+  constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+  constexpr size_t kFair = 256 / kLetters.size() * kLetters.size();
+  std::string out;
+  while (out.size() < count) {
+    std::array<unsigned char, 64> random{};
+    TALLY_CHECK(::getrandom(random.data(), random.size(), 0) == static_cast<ssize_t>(random.size()),
+                "no random bytes");
+    for (const unsigned char b : random)
+      if (b < kFair && out.size() < count) out += kLetters[b % kLetters.size()];
+  }
+  return out;
+}
+
 uint64_t random_bits() {
   uint64_t bits = 0;
   TALLY_CHECK(::getrandom(&bits, sizeof bits, 0) == sizeof bits, "no random bytes");

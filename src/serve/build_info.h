@@ -15,6 +15,8 @@ std::string_view compiler();
 
 // 2 * bytes hex digits of operating system randomness.
 std::string random_hex(size_t bytes);
+// So many of A-Z a-z 0-9, each as likely, from the same source.
+std::string random_letters(size_t count);
 uint64_t random_bits();
 
 }  // namespace tally::serve

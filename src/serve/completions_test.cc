@@ -7,16 +7,6 @@ namespace {
 
 using nlohmann::json;
 
-// ids of " a", " b", … so that the text is known
-FakeOptions spelling(const std::string& text) {
-  FakeOptions options;
-  const std::vector<TokenId> ids = tiny_tokenizer().encode(text, false, false).value();
-  options.next = [ids](const std::vector<TokenId>&, size_t i) {
-    return i < ids.size() ? ids[i] : TokenId{2};
-  };
-  return options;
-}
-
 const char* const kChat = R"({"model":"tiny","messages":[{"role":"user","content":"Hi"}],"max_tokens":8%s})";
 std::string chat(const std::string& more) {
   std::string body = kChat;

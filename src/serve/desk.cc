@@ -19,6 +19,9 @@ Desk::Desk(const Settings& s, const Backend& b)
     : settings(s),
       backend(b),
       fingerprint(make_fingerprint(b.engine->info())),
+      chat_shape(b.chat_template ? b.chat_template->shape() : text::ChatShape()),
+      output(b.chat_template ? text::find_output_format(*b.chat_template, *b.tokenizer, s.output)
+                             : text::OutputFormat()),
       created(base::wall_seconds()),
       choices({1, 2, 5, 10, 20}),
       max_tokens(one_two_five_edges(b.engine->info().max_model_len)),

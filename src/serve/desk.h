@@ -21,7 +21,10 @@ struct Desk {
   const Settings& settings;
   const Backend backend;
   const std::string fingerprint;  // tally-<12 hex>: equal for equal bits
-  const int64_t created;          // of the model, Unix seconds
+  // How chats of this model go beyond plain text; empty without a template.
+  const text::ChatShape chat_shape;
+  const text::OutputFormat output;
+  const int64_t created;  // of the model, Unix seconds
   Distribution choices, max_tokens,
       longest;  // of requests: n, max_tokens if given, tokens of the longest choice
 

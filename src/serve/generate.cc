@@ -4,6 +4,7 @@
 #include "base/utf8.h"
 #include "serve/answer.h"
 #include "serve/build_info.h"
+#include "serve/openai/output_constraint.h"
 #include "serve/refusal.h"
 
 #include <charconv>
@@ -113,9 +114,56 @@ std::optional<ApiError> begin(const Kitchen& kitchen, const std::shared_ptr<http
   return std::nullopt;
 }
 
+// Tools are never dropped silently: the template has to show them, and the answer has to be read.
+std::optional<ApiError> judge_tools(const Desk& desk, const openai::ToolUse& use) {
+  if (!use.is_active()) return std::nullopt;
+  if (!desk.chat_shape.shows_tools)
+    return ApiError{Code::kInvalidValue,
+                    "The chat template of this model does not show tools to it: see --chat-template.",
+                    "tools"};
+  if (desk.output.tools == text::ToolFormat::kNone && !desk.settings.output.tools)
+    return ApiError{Code::kInvalidValue,
+                    "How this model writes its calls is not known, so they could not be told from text: see "
+                    "--tool-format.",
+                    "tools"};
+  if (use.is_forced() && desk.output.tools == text::ToolFormat::kNone)
+    return ApiError{Code::kInvalidValue,
+                    "tool_choice asks for a call, and with --tool-format none there are none.",
+                    "tool_choice"};
+  return std::nullopt;
+}
+
+// A forced call is a constraint of the answer.
+std::optional<ApiError> force_calls(const openai::ToolUse& use, Order& order) {
+  std::optional<openai::Constrained>& constraint = order.options.constraint;
+  if (constraint)
+    return ApiError{Code::kInvalidValue,
+                    "The answer can have one constraint: " + constraint->param + " and tool_choice are two.",
+                    "tool_choice"};
+  const Reading& reading = order.reading;
+  constraint = openai::Constrained{{sample::ConstraintSpec::Kind::kStructuralTag,
+                                    openai::call_constraint(use, reading.format, reading.in_thoughts)},
+                                   "tool_choice"};
+  return std::nullopt;
+}
+
 // The vocabulary's spelling of a special token, for templates.
 std::string spelled(const text::Tokenizer& tokenizer, std::optional<TokenId> id) {
   return id ? std::string(tokenizer.piece(*id)) : std::string();
+}
+
+base::Result<std::vector<text::TextSpan>> render(const Desk& desk, openai::ChatRequest& request) {
+  const text::Tokenizer& tokenizer = *desk.backend.tokenizer;
+  text::ChatInput input;
+  input.messages = std::move(request.messages);
+  TALLY_TRY_VOID(text::fit_calls(desk.chat_shape, input.messages));
+  if (request.tool_use.is_active()) input.tools = std::move(request.tool_use.shown);
+  input.add_generation_prompt = request.add_generation_prompt;
+  input.bos_token = spelled(tokenizer, tokenizer.bos());
+  input.eos_token = spelled(tokenizer, tokenizer.eos());
+  input.extra = std::move(request.template_kwargs);
+  input.now_s = base::wall_seconds();
+  return desk.backend.chat_template->render(input);
 }
 
 }  // namespace
@@ -136,14 +184,8 @@ std::optional<ApiError> generate_chat(const Kitchen& kitchen, const std::shared_
   if (auto error = judge_queue(desk)) return error;
   if (!desk.backend.chat_template)
     return ApiError{Code::kTemplateError, "This model has no chat template.", "messages"};
-  text::ChatInput input;
-  input.messages = std::move(request.messages);
-  input.add_generation_prompt = request.add_generation_prompt;
-  input.bos_token = spelled(tokenizer, tokenizer.bos());
-  input.eos_token = spelled(tokenizer, tokenizer.eos());
-  input.extra = std::move(request.template_kwargs);
-  input.now_s = base::wall_seconds();
-  auto spans = desk.backend.chat_template->render(input);
+  if (auto error = judge_tools(desk, request.tool_use)) return error;
+  auto spans = render(desk, request);
   if (!spans)
     return ApiError{Code::kTemplateError,
                     "The chat template refused: " + base::escape_for_log(spans.error().message), "messages"};
@@ -155,6 +197,14 @@ std::optional<ApiError> generate_chat(const Kitchen& kitchen, const std::shared_
   order.head = make_head(desk, true);
   order.options = std::move(request.options);
   order.prompts.push_back(std::move(*ids));
+  order.reading.format = request.tool_use.is_active() ? desk.output : desk.output.without_calls();
+  order.reading.in_thoughts = text::opens_thoughts(*spans, order.reading.format);
+  order.reading.one_call = !request.tool_use.parallel;
+  if (auto& constraint = order.options.constraint)
+    constraint->spec =
+        openai::after_thoughts(constraint->spec, order.reading.format, order.reading.in_thoughts);
+  if (request.tool_use.is_forced())
+    if (auto error = force_calls(request.tool_use, order)) return error;
   return begin(kitchen, exchange, std::move(order), std::move(fields));
 }
 

@@ -34,6 +34,16 @@ inline const text::Tokenizer& tiny_tokenizer() {
   return tokenizer;
 }
 
+// An engine that writes `text`, token by token, and then the end token.
+inline FakeOptions spelling(const std::string& text) {
+  FakeOptions options;
+  const std::vector<TokenId> ids = tiny_tokenizer().encode(text, false, false).value();
+  options.next = [ids](const std::vector<TokenId>&, size_t i) {
+    return i < ids.size() ? ids[i] : TokenId{2};
+  };
+  return options;
+}
+
 // The number `text` begins with, 0 if none.
 inline size_t leading_number(std::string_view text, int base = 10) {
   size_t value = 0;
@@ -175,6 +185,7 @@ struct RigOptions {
   FakeOptions engine;
   bool loaded = true;
   uint32_t max_queue = 0;  // as the back end tells it
+  std::string chat_template = kTinyTemplate;
   sample::ConstraintCompiler* constraints = nullptr;
 };
 
@@ -185,7 +196,7 @@ class Rig {
         max_queue_(options.max_queue),
         constraints_(options.constraints),
         accounts_(uint64_t{1} << 30),
-        template_(std::move(text::ChatTemplate::parse(kTinyTemplate)).value()) {
+        template_(std::move(text::ChatTemplate::parse(options.chat_template)).value()) {
     options.settings.port = 0;
     options.settings.model_name = "tiny";
     server = std::move(Server::bind(options.settings)).value();

@@ -6,6 +6,7 @@
 #include "engine/engine.h"
 #include "sample/constraint.h"
 #include "text/chat.h"
+#include "text/output.h"
 #include "text/tokenizer.h"
 
 #include <atomic>
@@ -47,6 +48,7 @@ struct Settings {
   std::vector<std::pair<std::string, std::string>> api_keys;  // (name, SHA-256 hex of the key)
   std::vector<std::string> allowed_hosts, allowed_origins;
   bool public_metrics = false, receipts = true;
+  text::OutputWish output;                                     // what is looked for in the text of a chat
   uint32_t drain_timeout_ms = 30'000, request_timeout_ms = 0;  // 0: none
   uint32_t threads = 2;                                        // connection threads
   WireLimits limits;

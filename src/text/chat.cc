@@ -46,6 +46,7 @@ void set_inputs(jinja::Evaluator& evaluator, jinja::Runtime& runtime, const Chat
 }  // namespace
 
 struct ChatTemplate::State {
+  std::string source;
   std::unique_ptr<const jinja::Program> program;
 };
 
@@ -57,6 +58,7 @@ ChatTemplate::~ChatTemplate() = default;
 base::Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
   try {
     auto state = std::make_unique<State>();
+    state->source = source;
     state->program = jinja::parse_program(source);
     return ChatTemplate(std::move(state));
   } catch (const jinja::Fault& fault) {
@@ -78,6 +80,8 @@ std::string ChatTemplate::builtin_names() {
     names += (names.empty() ? "" : ", ") + std::string(one.name);
   return names;
 }
+
+std::string_view ChatTemplate::source() const { return state_->source; }
 
 base::Result<std::vector<TextSpan>> ChatTemplate::render(const ChatInput& input,
                                                          const TemplateLimits& limits) const {

@@ -35,13 +35,25 @@ struct Value {
 };
 
 struct ChatInput {
-  Value messages;  // list of {"role", "content", …}
-  Value tools;     // null when absent
+  Value messages;  // list of {"role", "content", …}; calls have the template's shape (fit_calls)
+  Value tools;     // list of {"type", "function": {"name", …}}; null when absent
   bool add_generation_prompt = true;
   std::string bos_token, eos_token;
   ValueObject extra;  // chat_template_kwargs and the like; names of the above are refused
   int64_t now_s = 0;  // for strftime_now, Unix seconds UTC
 };
+
+// How a template takes calls of earlier turns: they differ.
+struct ChatShape {
+  bool shows_tools = false;     // what is given as `tools` comes up in the prompt
+  bool text_arguments = false;  // wants arguments as JSON text, not as an object
+  bool null_content = false;    // wants null as the content beside calls, not ""
+  bool short_ids = false;       // ids of calls have nine characters, or it refuses
+};
+// Gives `messages` (assistant messages with tool_calls: arguments as objects, content a string) that shape.
+// Ids that are longer than nine characters keep their last nine. Errors: kBadData with the name of the budget
+// that arguments passed, written as text.
+base::Result<void> fit_calls(const ChatShape& shape, Value& messages);
 
 struct TemplateLimits {
   uint64_t steps_max = 1'000'000;
@@ -65,6 +77,10 @@ class ChatTemplate {
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
   ~ChatTemplate();
+
+  std::string_view source() const;
+  // Found by rendering small chats with a call, of each shape until one is taken.
+  ChatShape shape() const;
 
   // Renders to spans; adjacent spans of one trust are joined. Errors: kBadData with the template's own
   // message (raise_exception), or the name of the budget that was passed.

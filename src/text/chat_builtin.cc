@@ -20,8 +20,30 @@ constexpr std::string_view kChatml = R"jinja(
     {%- endfor -%}
   {%- endif -%}
 {%- endmacro -%}
+{%- if tools -%}
+  {{ '<|im_start|>system\n' }}
+  {%- if messages and messages[0].role == 'system' -%}
+    {{ text_of(messages[0].content) + '\n\n' }}
+  {%- endif -%}
+  {{ 'You can call functions. This is what there is, a JSON object each:\n<tools>\n' }}
+  {%- for tool in tools -%}
+    {{ tool | tojson }}{{ '\n' }}
+  {%- endfor -%}
+  {{ '</tools>\nTo call one, write its name and the object of its arguments like this:\n' }}
+  {{- '<tool_call>\n{"name": "...", "arguments": {...}}\n</tool_call><|im_end|>\n' }}
+{%- endif -%}
 {%- for message in messages -%}
-  {{ '<|im_start|>' + message.role + '\n' + text_of(message.content) + '<|im_end|>\n' }}
+  {%- if message.role == 'tool' -%}
+    {{ '<|im_start|>user\n<tool_response>\n' + text_of(message.content) + '\n</tool_response><|im_end|>\n' }}
+  {%- elif not (tools and loop.first and message.role == 'system') -%}
+    {{ '<|im_start|>' + message.role + '\n' + text_of(message.content) }}
+    {%- for call in message.tool_calls or [] -%}
+      {{ '\n' if message.content or not loop.first else '' }}
+      {{- '<tool_call>\n{"name": "' + call.function.name + '", "arguments": ' }}
+      {{- call.function.arguments | tojson }}{{ '}\n</tool_call>' }}
+    {%- endfor -%}
+    {{ '<|im_end|>\n' }}
+  {%- endif -%}
 {%- endfor -%}
 {%- if add_generation_prompt -%}
   {{ '<|im_start|>assistant\n' }}
@@ -78,9 +100,35 @@ constexpr std::string_view kLlama3 = R"jinja(
     {%- endfor -%}
   {%- endif -%}
 {%- endmacro -%}
+{%- macro turn(role, text) -%}
+  {{ '<|start_header_id|>' + role + '<|end_header_id|>\n\n' + text + '<|eot_id|>' }}
+{%- endmacro -%}
 {{ bos_token }}
+{%- if tools -%}
+  {%- set ns = namespace(text='') -%}
+  {%- if messages and messages[0].role == 'system' -%}
+    {%- set ns.text = text_of(messages[0].content) + '\n\n' -%}
+  {%- endif -%}
+  {%- set ns.text = ns.text + 'You can call functions. This is what there is, a JSON object each:\n\n' -%}
+  {%- for tool in tools -%}
+    {%- set ns.text = ns.text + (tool | tojson) + '\n\n' -%}
+  {%- endfor -%}
+  {{ turn('system', ns.text + 'To call one, answer with its name and the object of its arguments alone: ' +
+          '{"name": "...", "parameters": {...}}') }}
+{%- endif -%}
 {%- for message in messages -%}
-  {{ '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' + text_of(message.content) + '<|eot_id|>' }}
+  {%- if message.role == 'tool' -%}
+    {{ turn('ipython', text_of(message.content)) }}
+  {%- elif message.tool_calls -%}
+    {%- set ns = namespace(text=text_of(message.content)) -%}
+    {%- for call in message.tool_calls -%}
+      {%- set ns.text = ns.text + ('' if loop.first else '; ') + '{"name": "' + call.function.name +
+                        '", "parameters": ' + (call.function.arguments | tojson) + '}' -%}
+    {%- endfor -%}
+    {{ turn('assistant', ns.text) }}
+  {%- elif not (tools and loop.first and message.role == 'system') -%}
+    {{ turn(message.role, text_of(message.content)) }}
+  {%- endif -%}
 {%- endfor -%}
 {%- if add_generation_prompt -%}
   {{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}

@@ -212,6 +212,43 @@ TEST(ChatBuiltin, RenderAsTheirModelsExpect) {
   EXPECT_TRUE(render_builtin("llama3", input).ends_with("ab<|eot_id|>"));
 }
 
+TEST(ChatBuiltin, ShowToolsAndCalls) {
+  ChatInput input;
+  input.tools = ValueList{ValueObject{{"type", "function"}, {"function", ValueObject{{"name", "f"}}}}};
+  const Value call =
+      ValueObject{{"id", "call_1"},
+                  {"type", "function"},
+                  {"function", ValueObject{{"name", "f"}, {"arguments", ValueObject{{"a", 1}}}}}};
+  input.messages =
+      ValueList{message("system", "S"), message("user", "hi"),
+                ValueObject{{"role", "assistant"}, {"content", ""}, {"tool_calls", ValueList{call, call}}},
+                ValueObject{{"role", "tool"}, {"tool_call_id", "call_1"}, {"content", "5"}}};
+  const std::string tool = R"({"type": "function", "function": {"name": "f"}})";
+  EXPECT_EQ(
+      render_builtin("chatml", input),
+      "<|im_start|>system\nS\n\nYou can call functions. This is what there is, a JSON object each:\n"
+      "<tools>\n" +
+          tool +
+          "\n</tools>\nTo call one, write its name and the object of its arguments like "
+          "this:\n<tool_call>\n{\"name\": \"...\", \"arguments\": {...}}\n</tool_call><|im_end|>\n"
+          "<|im_start|>user\nhi<|im_end|>\n"
+          "<|im_start|>assistant\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>\n"
+          "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call><|im_end|>\n"
+          "<|im_start|>user\n<tool_response>\n5\n</tool_response><|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(
+      render_builtin("llama3", input),
+      "<bos><|start_header_id|>system<|end_header_id|>\n\nS\n\nYou can call functions. This is what there "
+      "is, a JSON object each:\n\n" +
+          tool +
+          "\n\nTo call one, answer with its name and the object of its "
+          "arguments alone: {\"name\": \"...\", \"parameters\": {...}}<|eot_id|>"
+          "<|start_header_id|>user<|end_header_id|>\n\nhi<|eot_id|>"
+          "<|start_header_id|>assistant<|end_header_id|>\n\n{\"name\": \"f\", \"parameters\": {\"a\": 1}}; "
+          "{\"name\": \"f\", \"parameters\": {\"a\": 1}}<|eot_id|>"
+          "<|start_header_id|>ipython<|end_header_id|>\n\n5<|eot_id|>"
+          "<|start_header_id|>assistant<|end_header_id|>\n\n");
+}
+
 TEST(ChatBuiltin, RefuseWhatTheirModelsCannotTake) {
   ChatInput input;
   input.messages = ValueList{message("user", ValueList{ValueObject{{"type", "image_url"}}})};

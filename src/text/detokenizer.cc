@@ -3,6 +3,8 @@
 #include "base/check.h"
 #include "text/stream_assembler.h"
 
+#include <algorithm>
+
 namespace tally::text {
 
 struct Detokenizer::State {
@@ -10,16 +12,19 @@ struct Detokenizer::State {
       : tokenizer(&t),
         assembler(options.stop, options.include_stop),
         skip_special(options.skip_special),
+        spelled(options.spelled),
         drop_space(options.prompt_is_empty && t.adds_space_prefix()) {}
 
   std::string_view text_of(TokenId id) const {
-    return skip_special ? tokenizer->bytes(id) : tokenizer->bytes_with_special(id);
+    const bool skips = skip_special && std::find(spelled.begin(), spelled.end(), id) == spelled.end();
+    return skips ? tokenizer->bytes(id) : tokenizer->bytes_with_special(id);
   }
 
   const Tokenizer* tokenizer;
   StreamAssembler assembler;
   bool skip_special;
-  bool drop_space;  // of the first token that has text
+  std::vector<TokenId> spelled;  // a few
+  bool drop_space;               // of the first token that has text
 };
 
 Detokenizer::Detokenizer(const Tokenizer& tokenizer, const DetokenizerOptions& options) {

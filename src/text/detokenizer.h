@@ -22,6 +22,7 @@ struct DetokenizerOptions {
       stop;  // at most kStopStringsMax, each 1..kStopBytesMax bytes; valid UTF-8 or it never matches
   bool include_stop = false;         // the stop string itself is emitted too
   bool skip_special = true;          // control tokens give no text
+  std::vector<TokenId> spelled;      // but for these: markers that somebody reads
   std::vector<TokenId> prompt_tail;  // the last ids of the prompt: a character they begin is not leaked
   bool prompt_is_empty = false;      // the leading space of an SPM continuation is dropped
 };

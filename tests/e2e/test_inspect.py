@@ -16,7 +16,7 @@ TINY_FILES = sorted((ROOT / "tests/golden/tiny").glob("*.gguf"))
 VOCAB = sorted((ROOT / "tests/golden/vocab").glob("*.gguf.xz"))
 KEYS = {
     "architecture", "name", "parameters", "context_length", "file", "spec", "metadata", "tensors", "types", "tokenizer", "template",
-    "template_error", "kernels", "memory", "odd", "refused", "unused_tensors",
+    "template_error", "chat", "kernels", "memory", "odd", "refused", "unused_tensors",
 }  # fmt: skip
 BLOCK = 64  # tokens
 FAST_S = 20 if SHORT else 5  # one second is promised; a loaded machine is no failure
@@ -122,6 +122,22 @@ def test_spec_in_words(stem, words):
     said = words_of(stem)
     for word in words:
         assert word in said, (word, said)
+
+
+def test_tools_and_thoughts_of_the_template(tmp_path):
+    def chat_of(name):
+        source = (ROOT / f"tests/golden/templates/{name}.jinja").read_text()
+        path = GgufFile(TINY).set("tokenizer.chat_template", STRING, source).write(tmp_path / "model.gguf")
+        return page_of(path)["chat"], people_of(path)
+
+    page, people = chat_of("Qwen-Qwen3-0.6B")
+    assert page == {"shows_tools": True, "tool_format": "hermes", "thoughts": ["<think>", "</think>"]}
+    assert "calls as hermes" in people and "between <think> and </think>" in people
+    page, people = chat_of("GLM-4.6")
+    assert page == {"shows_tools": True, "tool_format": "none", "thoughts": ["<think>", "</think>"]}
+    assert "calls in a way that is not read" in people
+    page, people = chat_of("SmolLM2-135M-Instruct")
+    assert page == {"shows_tools": False, "tool_format": "none", "thoughts": None} and "not shown to the model" in people
 
 
 @pytest.mark.skipif(SHORT, reason="big vocabularies")

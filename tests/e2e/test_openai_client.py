@@ -194,7 +194,6 @@ def test_structured_output(client):
 
 
 NOT_BUILT = [
-    {"tools": [{"type": "function", "function": {"name": "f"}}]},
     {"extra_body": {"typical_p": 0.5}},
     {"extra_body": {"echo": True}},
     {"extra_body": {"prompt_logprobs": 1}},

@@ -1,6 +1,6 @@
 #include "serve/openai/constraints.h"
 
-#include "serve/openai/writer.h"
+#include "serve/openai/values.h"
 
 #include <algorithm>
 #include <array>
@@ -139,30 +139,6 @@ class SchemaJudge {
   mutable std::unordered_map<const JsonObject*, std::unordered_map<std::string_view, const Json*>> index_;
 };
 
-void write_json(Writer& out, const Json& json) {
-  if (json.is_null()) {
-    out.null();
-  } else if (const auto* object = json.as<JsonObject>()) {
-    out.begin_object();
-    for (const auto& [name, value] : *object) write_json(out.key(name), value);
-    out.end_object();
-  } else if (const auto* array = json.as<JsonArray>()) {
-    out.begin_array();
-    for (const Json& value : *array) write_json(out, value);
-    out.end_array();
-  } else if (const auto* text = json.as<std::string>()) {
-    out.value(*text);
-  } else if (const auto* flag = json.as<bool>()) {
-    out.value(*flag);
-  } else if (const auto* number = json.as<int64_t>()) {
-    out.value(*number);
-  } else if (const auto* large = json.as<uint64_t>()) {
-    out.value(*large);
-  } else if (const auto* real = json.as<double>()) {
-    out.value(*real);
-  }
-}
-
 void set_schema(Fields& fields, Options& out, const Json& schema, const std::string& param) {
   std::string text = to_text(schema);
   constexpr size_t kMost = sample::ConstraintLimits{}.text_bytes;
@@ -268,12 +244,6 @@ void set_constraint(Fields& fields, Options& out, sample::ConstraintSpec spec, c
     return fields.invalid(param, "The answer can have one constraint: " + out.constraint->param + " and " +
                                      param + " are two.");
   out.constraint = Constrained{std::move(spec), param};
-}
-
-std::string to_text(const Json& json) {
-  Writer out;
-  write_json(out, json);
-  return out.take();
 }
 
 std::string judge_schema(const Json& schema, const std::string& path) {

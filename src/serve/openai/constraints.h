@@ -19,7 +19,4 @@ void set_constraint(Fields& fields, Options& out, sample::ConstraintSpec spec, c
 // sentence with the path, which begins with `path`. Empty: nothing.
 std::string judge_schema(const Json& schema, const std::string& path);
 
-// One line of JSON; the order of members stays.
-std::string to_text(const Json& json);
-
 }  // namespace tally::serve::openai

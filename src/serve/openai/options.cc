@@ -12,7 +12,7 @@ namespace tally::serve::openai {
 namespace {
 
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
-constexpr size_t kUserBytesMax = 256, kToolsMax = 128;
+constexpr size_t kUserBytesMax = 256;
 
 // Out of float's range stays out of range, as infinity.
 float to_float(double v) {
@@ -188,17 +188,6 @@ void refuse_prompt_scores(Fields& fields) {
   if (fields.get_int("prompt_logprobs", 0, sample::kLogprobsMax)) not_built(fields, "prompt_logprobs");
 }
 
-void refuse_tools(Fields& fields) {
-  if (const JsonArray* tools = fields.get_array("tools")) {
-    if (tools->size() > kToolsMax) fields.invalid("tools", "tools holds more than 128 entries.");
-    if (!tools->empty()) not_built(fields, "tools");
-  }
-  if (const Json* choice = fields.find("tool_choice")) {
-    const auto* word = choice->as<std::string>();
-    if (!word || (*word != "none" && *word != "auto")) not_built(fields, "tool_choice");
-  }
-}
-
 // A constraint is never dropped silently.
 void refuse_older_constraints(Fields& fields) {
   for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar"})
@@ -263,7 +252,6 @@ void read_options(Fields& fields, Route route, size_t vocab_size, Options& out) 
     fields.invalid(wrong->param, wrong->message);
   read_choices(fields, out);
   refuse_prompt_scores(fields);
-  refuse_tools(fields);
   read_constraint(fields, out);
   refuse_older_constraints(fields);
   read_queueing(fields, out);

@@ -2,6 +2,7 @@
 
 #include "serve/openai/json.h"
 #include "serve/openai/options.h"
+#include "serve/openai/values.h"
 
 #include <algorithm>
 
@@ -10,6 +11,8 @@ namespace {
 
 constexpr size_t kKwargsMax = 16, kKwargBytesMax = 256;
 constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool", "function"};
+// Of a message; the others go to the template as they are.
+constexpr std::string_view kReadFields[] = {"role", "content", "tool_calls"};
 // What the server itself gives to a template.
 constexpr std::string_view kTemplateInputs[] = {"messages",        "tools",       "add_generation_prompt",
                                                 "bos_token",       "eos_token",   "documents",
@@ -18,27 +21,6 @@ constexpr std::string_view kTemplateInputs[] = {"messages",        "tools",     
 template <class List>
 bool contains(const List& list, std::string_view word) {
   return std::find(std::begin(list), std::end(list), word) != std::end(list);
-}
-
-text::Value to_value(const Json& json) {
-  if (const auto* v = json.as<bool>()) return *v;
-  if (const auto* v = json.as<int64_t>()) return *v;
-  if (const auto* v = json.as<uint64_t>()) return static_cast<double>(*v);
-  if (const auto* v = json.as<double>()) return *v;
-  if (const auto* v = json.as<std::string>()) return *v;
-  if (const auto* v = json.as<JsonArray>()) {
-    text::ValueList list;
-    list.reserve(v->size());
-    for (const Json& item : *v) list.push_back(to_value(item));
-    return list;
-  }
-  if (const auto* v = json.as<JsonObject>()) {
-    text::ValueObject object;
-    object.reserve(v->size());
-    for (const auto& [key, value] : *v) object.emplace_back(key, to_value(value));
-    return object;
-  }
-  return {};
 }
 
 std::optional<ApiError> parse_object(std::string_view body, Json& json) {
@@ -71,6 +53,24 @@ std::string join_parts(Fields& fields, const JsonArray& parts, const std::string
   return text;
 }
 
+// The fields that only some roles have, checked and in the shape that templates see.
+void read_role_fields(Fields& fields, Fields& message, const std::string& name, text::ValueObject& out) {
+  const std::string& role = std::get<std::string>(out.front().second.data);
+  if (role == "tool" && !message.get_string("tool_call_id"))
+    return fields.fail(Code::kMissingParameter, name + ".tool_call_id",
+                       name + ".tool_call_id must be a string.");
+  const Json* calls = role == "assistant" ? message.find("tool_calls") : nullptr;
+  if (calls) out.emplace_back("tool_calls", read_calls(fields, *calls, name + ".tool_calls"));
+  message.get_string("reasoning_content");
+  if (message.error()) fields.invalid(message.error()->param, message.error()->message);
+}
+
+std::string known_roles() {
+  std::string list;
+  for (const std::string_view role : kRoles) list += (list.empty() ? "" : ", ") + std::string(role);
+  return list;
+}
+
 text::Value read_message(Fields& fields, const Json& json, const std::string& name) {
   const JsonObject* object = json.as<JsonObject>();
   if (!object) return fields.invalid(name, name + " must be an object."), text::Value();
@@ -80,7 +80,9 @@ text::Value read_message(Fields& fields, const Json& json, const std::string& na
     return fields.fail(Code::kMissingParameter, name + ".role", name + ".role must be a string."),
            text::Value();
   if (!contains(kRoles, *role))
-    return fields.invalid(name + ".role", name + ".role is none of the known roles."), text::Value();
+    return fields.invalid(name + ".role", name + ".role is \"" + echo(*role) + "\", and must be one of " +
+                                              known_roles() + "."),
+           text::Value();
   text::ValueObject out;
   // "developer" is OpenAI's newer word for system; templates know the older one.
   out.emplace_back("role", *role == "developer" ? std::string("system") : *role);
@@ -96,8 +98,9 @@ text::Value read_message(Fields& fields, const Json& json, const std::string& na
   } else {
     fields.invalid(name + ".content", name + ".content must be a string or an array of parts.");
   }
+  read_role_fields(fields, message, name, out);
   for (const auto& [key, value] : *object)
-    if (key != "role" && key != "content" && !value.is_null()) out.emplace_back(key, to_value(value));
+    if (!contains(kReadFields, key) && !value.is_null()) out.emplace_back(key, to_value(value));
   return out;
 }
 
@@ -172,6 +175,7 @@ std::optional<ApiError> parse_chat(std::string_view body, size_t vocab_size, Cha
   if (auto error = parse_object(body, json)) return error;
   Fields fields(*json.as<JsonObject>());
   read_options(fields, Route::kChat, vocab_size, out.options);
+  read_tools(fields, out.tool_use);
   read_messages(fields, out);
   read_template_kwargs(fields, out);
   return fields.error();

@@ -7,6 +7,7 @@
 #include "sample/constraint.h"
 #include "sample/params.h"
 #include "serve/errors.h"
+#include "serve/openai/tools.h"
 #include "text/chat.h"
 
 #include <cstdint>
@@ -52,7 +53,8 @@ struct Options {
 
 struct ChatRequest {
   Options options;
-  text::Value messages;  // contents are strings
+  text::Value messages;  // contents are strings, arguments of calls are objects
+  ToolUse tool_use;
   bool add_generation_prompt = true;
   text::ValueObject template_kwargs;
 };

@@ -175,16 +175,13 @@ TEST(Requests, NotBuiltYet) {
   const std::pair<const char*, const char*> cases[] = {
       {R"("echo":true)", "echo"},
       {R"("prompt_logprobs":0)", "prompt_logprobs"},
-      {R"("tools":[{}])", "tools"},
-      {R"("tool_choice":"required")", "tool_choice"},
       {R"("guided_json":{})", "guided_json"},
       {R"("typical_p":0.5)", "typical_p"},
   };
   for (const auto& [field, param] : cases)
     EXPECT_EQ(completion(field), std::string("not_supported ") + param) << field;
   EXPECT_EQ(
-      completion(
-          R"("n":1,"best_of":1,"use_beam_search":false,"echo":false,"tools":[],"tool_choice":"none","typical_p":1,"priority":0)"),
+      completion(R"("n":1,"best_of":1,"use_beam_search":false,"echo":false,"typical_p":1,"priority":0)"),
       "ok");
   EXPECT_EQ(completion(R"("response_format":{"type":"text"})"), "ok");
 }

@@ -4,6 +4,7 @@
 #include "serve/openai/writer.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tally::serve::openai {
 namespace {
@@ -108,10 +109,71 @@ void write_closing(Writer& w, const Closing& closing) {
         .key("cached_tokens")
         .value(usage->cached_tokens)
         .end_object();
+    if (usage->reasoning_tokens) {
+      w.key("completion_tokens_details").begin_object();
+      w.key("reasoning_tokens").value(*usage->reasoning_tokens).end_object();
+    }
     w.end_object();
   }
   if (!closing.timings.empty()) w.key("timings").raw(closing.timings);
   if (!closing.receipt.empty()) w.key("receipt").raw(closing.receipt);
+}
+
+void write_call(Writer& w, const CallPiece& call, bool is_streamed) {
+  w.begin_object();
+  if (is_streamed) w.key("index").value(call.index);
+  if (!call.name.empty()) w.key("id").value(call.id).key("type").value("function");
+  w.key("function").begin_object();
+  if (!call.name.empty()) w.key("name").value(call.name);
+  w.key("arguments").value(call.arguments).end_object().end_object();
+}
+
+void write_calls(Writer& w, const std::vector<CallPiece>& calls, bool is_streamed) {
+  if (calls.empty()) return;
+  w.key("tool_calls").begin_array();
+  for (const CallPiece& call : calls) write_call(w, call, is_streamed);
+  w.end_array();
+}
+
+// Content stands where there is some, and where it is all there could be; null beside thoughts and calls.
+void write_content(Writer& w, const Piece& piece) {
+  w.key("content");
+  const bool is_null = piece.text.empty() && (!piece.reasoning.empty() || !piece.calls.empty());
+  is_null ? w.null() : w.value(piece.text);
+}
+
+void write_delta(Writer& w, const Piece& piece, bool is_first) {
+  w.key("delta").begin_object();
+  if (is_first) w.key("role").value("assistant");
+  if (!piece.reasoning.empty()) w.key("reasoning_content").value(piece.reasoning);
+  if (is_first || !piece.text.empty()) write_content(w, piece);
+  write_calls(w, piece.calls, true);
+  w.end_object();
+}
+
+void write_message(Writer& w, const Piece& piece) {
+  w.key("message").begin_object().key("role").value("assistant");
+  write_content(w, piece);
+  w.key("refusal").null();
+  if (!piece.reasoning.empty()) w.key("reasoning_content").value(piece.reasoning);
+  write_calls(w, piece.calls, false);
+  w.end_object();
+}
+
+bool begins_with_arguments(const CallPiece& call) { return !call.name.empty() && !call.arguments.empty(); }
+
+// Everything but the arguments of calls that begin here, then those.
+std::string split_event(const AnswerHead& head, const ChoiceStyle& style, const Piece& piece,
+                        const ChunkExtras& extras) {
+  Piece ahead, rest = piece;
+  ahead.text.swap(rest.text), ahead.reasoning.swap(rest.reasoning), ahead.calls.swap(rest.calls);
+  for (CallPiece& call : ahead.calls) {
+    if (!begins_with_arguments(call)) continue;
+    rest.calls.push_back({call.index, {}, {}, std::exchange(call.arguments, {})});
+  }
+  ChunkExtras first, later = extras;
+  first.is_first = std::exchange(later.is_first, false);
+  return chunk_event(head, style, ahead, first) + chunk_event(head, style, rest, later);
 }
 
 std::string as_event(Writer& w) { return "data: " + w.take() + "\n\n"; }
@@ -122,14 +184,13 @@ double per(double amount, double by) { return by > 0 ? amount / by : 0; }
 
 std::string chunk_event(const AnswerHead& head, const ChoiceStyle& style, const Piece& piece,
                         const ChunkExtras& extras) {
+  if (std::any_of(piece.calls.begin(), piece.calls.end(), begins_with_arguments))
+    return split_event(head, style, piece, extras);
   Writer w;
   begin_answer(w, head, "chat.completion.chunk");
   w.key("choices").begin_array().begin_object().key("index").value(style.index);
   if (head.chat) {
-    w.key("delta").begin_object();
-    if (extras.is_first) w.key("role").value("assistant");
-    if (extras.is_first || !piece.text.empty()) w.key("content").value(piece.text);
-    w.end_object();
+    write_delta(w, piece, extras.is_first);
   } else {
     w.key("text").value(piece.text);
   }
@@ -162,8 +223,7 @@ std::string whole_answer(const AnswerHead& head, int logprobs, const std::vector
   for (size_t i = 0; i < choices.size(); ++i) {
     w.begin_object().key("index").value(i);
     if (head.chat) {
-      w.key("message").begin_object().key("role").value("assistant").key("content").value(choices[i].text);
-      w.key("refusal").null().end_object();
+      write_message(w, choices[i]);
     } else {
       w.key("text").value(choices[i].text);
     }

@@ -29,16 +29,28 @@ struct LogprobEntry {
 // The stop string, or the id of the request's own, that ended the text; nothing for the model's end token.
 using StopReason = std::variant<std::monostate, std::string, TokenId>;
 
+// A tool call, or more of its arguments.
+struct CallPiece {
+  size_t index = 0;      // among the calls of the choice
+  std::string id, name;  // empty: more of a call that was told of
+  std::string arguments = {};
+};
+
 // What one choice has to say: in one event, or in all.
 struct Piece {
-  std::string text;
+  std::string text, reasoning;
+  std::vector<CallPiece> calls;
   std::vector<LogprobEntry> logprobs;
   std::string_view finish_reason;  // empty: goes on
   StopReason stop_reason;
+
+  bool says_something() const { return !text.empty() || !reasoning.empty() || !calls.empty(); }
+  void clear_said() { text.clear(), reasoning.clear(), calls.clear(), logprobs.clear(); }
 };
 
 struct Usage {
   uint64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;
+  std::optional<uint64_t> reasoning_tokens;  // of the completion's; nothing: thoughts are not looked for
 };
 
 // What goes before [DONE], or at the end of the answer.
@@ -53,7 +65,8 @@ struct ChoiceStyle {
   int logprobs = -1;
 };
 
-// One event: `data: …\n\n`. is_first: the role rides on it. tally: (tokens, time_us), if asked for.
+// One event: `data: …\n\n`; two, where a call begins together with arguments: clients expect its name alone.
+// is_first: the role rides on it. tally: (tokens, time_us), if asked for.
 struct ChunkExtras {
   bool is_first = false;
   std::optional<std::pair<size_t, int64_t>> tally;
