@@ -57,6 +57,7 @@ struct LoadRequest {
   TuneRequest tune;
   KvCheckRequest kv_check;
   uint64_t tokenizer_bytes = 0, connection_bytes = 0;  // what the caller holds
+  StepRoofs roofs = {};                                // where they are known
   bool dequantize_to_f32 = false;                      // tests: the exact mode
   std::vector<TokenId> end_ids;                        // of the tokenizer, ascending
   std::vector<TokenId> suppressed_ids;
