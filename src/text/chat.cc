@@ -46,6 +46,7 @@ void set_inputs(jinja::Evaluator& evaluator, jinja::Runtime& runtime, const Chat
 }  // namespace
 
 struct ChatTemplate::State {
+  std::string source;
   std::unique_ptr<const jinja::Program> program;
 };
 
@@ -53,10 +54,12 @@ ChatTemplate::ChatTemplate(std::unique_ptr<State> state) : state_(std::move(stat
 ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
 ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 ChatTemplate::~ChatTemplate() = default;
+std::string_view ChatTemplate::source() const { return state_->source; }
 
 base::Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
   try {
     auto state = std::make_unique<State>();
+    state->source = source;
     state->program = jinja::parse_program(source);
     return ChatTemplate(std::move(state));
   } catch (const jinja::Fault& fault) {
