@@ -52,7 +52,7 @@ if LONG_RUN:
         try:
             document = drawn(server.url, tmp_path)
             pictures = [picture(server.url, tmp_path, *size, *flags) for size, flags in
-                        (((1280, 1700), ()), ((390, 2400), ()), ((1280, 1700), ("--force-dark-mode",)))]  # fmt: skip
+                        (((1280, 1700), ()), ((390, 2400), ()), ((1280, 1700), ("--blink-settings=preferredColorScheme=0",)))]  # fmt: skip
         finally:
             over.set()
             for thread in threads:

@@ -5,6 +5,8 @@ const kFont = '11px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans",
 
 // ---- Lines over time. -------------------------------------------------------------------------------------------------------
 
+const timeOfDay = (s) => new Date(s * 1000).toLocaleTimeString("en-GB");
+
 // lines: [{name, colour (a variable of the style)}]; unit: a figure in words.
 class Lines {
   constructor(place, lines, unit) {
@@ -22,7 +24,7 @@ class Lines {
         legend: { show: false },
         cursor: { drag: { x: false, y: false }, y: false, points: { size: 6 } },
         scales: { y: { range: (_, low, high) => [0, Math.max(high, 1e-9) * 1.08] } },
-        axes: [axis, { ...axis, size: 54, values: (_, ticks) => ticks.map(unit) }],
+        axes: [{ ...axis, space: 76, incrs: [1, 2, 5, 10, 20, 30, 60, 120], values: (_, ticks) => ticks.map(timeOfDay) }, { ...axis, size: 54, values: (_, ticks) => ticks.map(unit) }],
         series: [
           {},
           ...lines.map(({ variable, dash }) => ({
@@ -182,12 +184,12 @@ class BlockMap {
       height = Math.max(this.cell, Math.ceil(cells / this.columns) * this.cell);
     this.canvas.style.height = `${height}px`;
     const { context } = fresh(this.canvas, height);
-    const colours = { held: colour("--c0"), shared: colour("--c3"), cached: colour("--c5"), free: colour("--faint") };
+    const colours = { held: colour("--c0"), shared: colour("--c3"), cached: colour("--c2"), free: colour("--faint") };
     const gap = this.cell > 4 ? 1 : 0.5;
     for (let i = 0; i < cells; ++i) {
       const { kind, fill } = this.most(i);
       context.fillStyle = colours[kind];
-      context.globalAlpha = kind === "free" ? 1 : 0.4 + 0.6 * fill;
+      context.globalAlpha = kind === "free" ? 1 : kind === "cached" ? 0.5 : 0.4 + 0.6 * fill;
       context.fillRect((i % this.columns) * this.cell, Math.floor(i / this.columns) * this.cell, this.cell - gap, this.cell - gap);
     }
     context.globalAlpha = 1;

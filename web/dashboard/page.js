@@ -165,7 +165,7 @@ class Page {
       ["decode", figure(now.decode), "tokens/s"],
       ["prefill", figure(now.prefill), "tokens/s"],
       ["TTFT, p50", p50(this.ttft), range(this.ttft)],
-      ["between tokens, p50", p50(this.itl), range(this.itl)],
+      ["ITL, p50", p50(this.itl), range(this.itl)],
       ["preemptions", whole(of("vllm:num_preemptions_total")), "since the start"],
     ];
     byId("tiles").replaceChildren(

@@ -1,13 +1,15 @@
 // What the server tells, as figures: the pages of its public routes, read, and what lies between two looks.
 
-// A page of /metrics: name -> [{labels, value}]. Values of labels keep their escapes; those looked at here have none.
+const unescaped = (value) => value.replace(/\\(.)/g, (_, c) => (c === "n" ? "\n" : c));
+
+// A page of /metrics: name -> [{labels, value}].
 function parseMetrics(text) {
   const families = new Map();
   for (const line of text.split("\n")) {
     const found = /^([A-Za-z_:][\w:]*)(?:\{(.*)\})? (\S+)$/.exec(line);
     if (!found) continue;
     const labels = {};
-    for (const [, key, value] of (found[2] ?? "").matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g)) labels[key] = value;
+    for (const [, key, value] of (found[2] ?? "").matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g)) labels[key] = unescaped(value);
     const series = { labels, value: found[3] === "+Inf" ? Infinity : Number(found[3]) };
     const family = families.get(found[1]);
     family ? family.push(series) : families.set(found[1], [series]);
