@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/sha256.h"
 #include "base/utf8.h"
+#include "bench_lists.h"
 #include "machine_roofs.h"
 
 #include <fmt/format.h>
@@ -111,7 +112,7 @@ Result<serve::Settings> server_settings(const base::Settings& s, const std::stri
     base::log_warn("anyone who reaches {} may use this server: no API key is set", out.host);
   }
   out.allowed_hosts = s.list("allowed-hosts"), out.allowed_origins = s.list("allowed-origins");
-  out.metrics_sets = s.list("metrics-compat");
+  TALLY_TRY(out.metrics_sets, word_list(s, "serve", "metrics-compat"));
   out.public_metrics = s.on("public-metrics"), out.receipts = s.on("receipts");
   out.drain_timeout_ms = static_cast<uint32_t>(s.number("drain-timeout"));
   out.request_timeout_ms = static_cast<uint32_t>(s.number("request-timeout"));

@@ -100,7 +100,6 @@ BAD_VALUES = {
     "--isa": ("sse2",),
     "--drain-timeout": ("-1s", "3 weeks", "nan"),
     "--log-level": ("loud",),
-    "--metrics-compat": ("vllm",),
     "--limit-key-requests": ("-1", "65537"),
     "--limit-key-tokens": ("-1", "2000000000"),
 }
@@ -118,6 +117,10 @@ def test_arguments():
     refused(64, "serve", says="MODEL is missing")
     refused(64, "serve", TINY, "another", says="another")
     refused(64, "serve", TINY, "--port", says="--port")
+
+
+def test_lists_of_words():
+    refused(64, "serve", TINY, "--metrics-compat", "llamacpp,vllm", says=("--metrics-compat: 'vllm'", "allowed: vllm-legacy llamacpp"))
 
 
 def test_more_threads_than_cpus_are_clamped(start):

@@ -24,7 +24,7 @@ class Lines {
         legend: { show: false },
         cursor: { drag: { x: false, y: false }, y: false, points: { size: 6 } },
         scales: { y: { range: (_, low, high) => [0, Math.max(high, 1e-9) * 1.08] } },
-        axes: [{ ...axis, space: 76, incrs: [1, 2, 5, 10, 20, 30, 60, 120], values: (_, ticks) => ticks.map(timeOfDay) }, { ...axis, size: 54, values: (_, ticks) => ticks.map(unit) }],
+        axes: [{ ...axis, size: 32, space: 76, incrs: [1, 2, 5, 10, 20, 30, 60, 120], values: (_, ticks) => ticks.map(timeOfDay) }, { ...axis, size: 54, values: (_, ticks) => ticks.map(unit) }],
         series: [
           {},
           ...lines.map(({ variable, dash }) => ({
