@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 namespace tally::engine {
@@ -67,6 +68,31 @@ TEST(StepAccount, PromptTokensThatWereComputed) {
   const Histogram h = account.snapshot().prefill_computed;
   EXPECT_EQ(counted(h), 1u);
   EXPECT_EQ(h.sum, 36);
+}
+
+// Quantiles over servers of both kinds are right where each has the other's edges.
+TEST(StepAccount, EdgesAreVllmsAndFinerOnesBelow) {
+  const Stats s = StepAccount(4096).snapshot();
+  const auto has = [](const Histogram& h, std::initializer_list<double> edges) {
+    return std::is_sorted(h.edges.begin(), h.edges.end()) &&
+           std::includes(h.edges.begin(), h.edges.end(), edges.begin(), edges.end());
+  };
+  EXPECT_TRUE(has(s.ttft, {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                           1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560}));
+  for (const Histogram* h : {&s.inter_token, &s.time_per_output_token})
+    EXPECT_TRUE(
+        has(*h, {.0005, .01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80}));
+  for (const Histogram* h : {&s.e2e, &s.queue, &s.prefill, &s.decode, &s.inference})
+    EXPECT_TRUE(has(*h, {.0005, .3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,
+                         20,    30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680}));
+  for (const Histogram* h :
+       {&s.prompt_tokens_per_request, &s.generation_tokens_per_request, &s.prefill_computed}) {
+    EXPECT_TRUE(has(*h, {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000}));
+    EXPECT_EQ(h->edges.back(), 2000) << "the largest such number within the context";
+  }
+  EXPECT_TRUE(has(s.iteration_tokens, {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384}));
+  for (const Histogram* h : {&s.block_lifetime, &s.block_idle, &s.block_reuse_gap})
+    EXPECT_TRUE(has(*h, {.001, .01, .1, 1, 5, 10, 30, 60, 300, 900, 3600}));
 }
 
 TEST(StepAccount, TheLongestSequenceAndPrefillPerToken) {

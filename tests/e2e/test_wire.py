@@ -1,6 +1,8 @@
 """What is not a good request: the right status, nothing else disturbed, and the same answer to a good one afterwards."""
 
 import json
+import resource
+import time
 
 import pytest
 
@@ -280,6 +282,24 @@ def test_slow_head_is_ended(start):
     with server.wire() as wire:  # nothing sent at all, after a good request
         assert wire.request("GET", "/livez").reply().status == 200
         assert wire.closed()
+
+
+def test_a_thousand_idle_connections(start):
+    """They cost a good client nothing, and are all still there afterwards."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))  # the test's own side
+    server = start(TINY, "--kv-pool", "4MiB")
+    answer = server.complete(**GOOD)["choices"]
+    idle = [Wire(server.port) for _ in range(1000)]
+    eventually(lambda: server.metrics()['tally_http_connections{state="idle"}'] >= 1000, "all are accepted")
+    begin = time.monotonic()
+    assert server.complete(**GOOD)["choices"] == answer
+    assert server.get("/livez").body == b"ok" and time.monotonic() - begin < 5
+    for wire in idle[::100]:
+        assert wire.request("GET", "/livez").reply().status == 200
+    for wire in idle:
+        wire.sock.close()
+    eventually(lambda: server.metrics()['tally_http_connections{state="idle"}'] < 10, "all are gone")
 
 
 def test_many_silent_connections(start):
