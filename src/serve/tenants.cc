@@ -52,11 +52,17 @@ std::optional<ApiError> Tenants::refusal(const Tenant& t, const TenantNeeds& nee
                                 "(--limit-key-requests).",
                                 t.requests, limits_.requests),
                     limits_.requests, limits_.requests);
-  if (needs.sequences > sequences_max_ || t.sequences > sequences_max_ - needs.sequences)
+  if (needs.sequences > sequences_max_)  // later is no better
+    return ApiError{
+        .code = Code::kInvalidValue,
+        .message = fmt::format("The request needs {} sequences, and one key may have {} as its share.",
+                               needs.sequences, sequences_max_),
+        .param = "n"};
+  if (t.sequences > sequences_max_ - needs.sequences)
     return too_many(fmt::format("This key has {} sequences running and waiting, and may have {} as its "
                                 "share; the request needs {}.",
                                 t.sequences, sequences_max_, needs.sequences),
-                    sequences_max_, std::min(t.sequences, sequences_max_));
+                    sequences_max_, t.sequences);
   if (!counts_tokens()) return std::nullopt;
   const int64_t most = capacity() / kUnits;
   const int64_t wanted = std::max<int64_t>(std::min(static_cast<int64_t>(needs.prompt_tokens), most), 1);

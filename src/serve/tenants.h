@@ -29,8 +29,8 @@ class Tenants {
   // sequences_max: of one tenant; SIZE_MAX: no limit.
   Tenants(size_t sequences_max, const KeyLimits& limits) : sequences_max_(sequences_max), limits_(limits) {}
 
-  // Lets a request in and takes its prompt's tokens; or 429 with what is left and until when, and nothing
-  // has changed.
+  // Lets a request in and takes its prompt's tokens; or 429 with what is left and until when (400: it could
+  // never be let in), and nothing has changed.
   std::optional<ApiError> enter(const std::string& tenant, const TenantNeeds& needs, int64_t now_us);
   // The same judgement of a request whose size is not known yet; changes nothing.
   std::optional<ApiError> judge(const std::string& tenant, int64_t now_us) const;

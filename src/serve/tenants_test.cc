@@ -47,7 +47,10 @@ TEST(Tenants, RequestsAtOnce) {
 
 TEST(Tenants, ShareOfSequences) {
   Tenants tenants(4, {});
-  EXPECT_TRUE(tenants.enter("a", {.sequences = 5}, 0));
+  const auto never = tenants.enter("a", {.sequences = 5}, 0);
+  ASSERT_TRUE(never);
+  EXPECT_EQ(never->code, Code::kInvalidValue);
+  EXPECT_EQ(never->message, "The request needs 5 sequences, and one key may have 4 as its share.");
   EXPECT_FALSE(tenants.enter("a", {.sequences = 3}, 0));
   const auto refused = tenants.enter("a", {.sequences = 2}, 0);
   ASSERT_TRUE(refused);

@@ -1,8 +1,10 @@
 """The page at `/`: served by the program itself, sober in what it says, and drawn by a real browser with ./check --long."""
 
+import http.server
 import re
 import subprocess
 import threading
+import urllib.request
 
 import pytest
 
@@ -65,6 +67,35 @@ if LONG_RUN:
             assert found and int(found[1]) > 0, canvas
         assert document.count('class="u-wrap"') == 3 and document.count('class="gauge"') == 4
         assert all(png.startswith(b"\x89PNG") and len(png) > 20_000 for png in pictures), "something is drawn"
+
+    class Proxy(http.server.BaseHTTPRequestHandler):
+        """What docs/dashboard.md asks of a proxy: a path of its own, and the header."""
+
+        def do_GET(self):
+            assert self.path.startswith("/tally/"), self.path
+            request = urllib.request.Request(self.server.target + self.path.removeprefix("/tally"), headers={"Authorization": "Bearer ka"})
+            with urllib.request.urlopen(request) as answer:
+                self.send_response(answer.status)
+                for name in ("Content-Type", "Content-Security-Policy", "Content-Length"):
+                    if name in answer.headers:
+                        self.send_header(name, answer.headers[name])
+                self.end_headers()
+                self.wfile.write(answer.read())
+
+        def log_message(self, *_):
+            pass
+
+    def test_behind_a_proxy_that_has_the_key(start, tmp_path):
+        keys = tmp_path / "keys"
+        keys.write_text("admin:ka\nuser:ku\n")
+        keys.chmod(0o600)
+        server = start(TINY, "--kv-pool", "4MiB", "--api-key-file", keys)
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+            proxy.target = server.url
+            threading.Thread(target=proxy.serve_forever, daemon=True).start()
+            document = drawn(f"http://127.0.0.1:{proxy.server_port}/tally/", tmp_path)
+            proxy.shutdown()
+        assert 'data-drawn="yes"' in document and document.count('class="gauge"') == 4 and 'data-blocks="' in document
 
     def test_promtool_reads_the_metrics(start):
         """What it says of names is of vLLM's and llama.cpp's; of ours there is nothing to say, and nothing fails to parse."""

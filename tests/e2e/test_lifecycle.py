@@ -5,12 +5,13 @@ import json
 import os
 import re
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rig import SHORT, SMOL, TINY, Events, Streamed, eventually, tally
+from rig import LONG_RUN, SHORT, SMOL, TINY, Events, Streamed, eventually, tally
 
 SLOW_MODEL = TINY if SHORT else SMOL  # slow enough that a stream still runs when the test looks
 CONTEXT = 256  # tokens, of the shared server
@@ -453,3 +454,31 @@ def test_settings_and_tuning(start, tmp_path):
     assert "prefetch 2048 bytes ahead, chunks of 512 KiB" in tally("inspect", TINY, *flags[2:]).stdout
     kept.write_bytes(b"\xff\x00 damaged")
     assert {t["type"] for t in page()} == types
+
+
+if LONG_RUN:
+
+    def test_probes_and_metrics_while_the_engine_is_saturated(start):
+        """99 of 100 within 20 ms, though eight users take all the CPUs."""
+        server = start(SMOL, "--kv-pool", "64MiB")
+        over = threading.Event()
+
+        def load(i):
+            while not over.is_set():
+                assert server.complete(f"{i} " + "the light of the sea " * 60, max_tokens=60, ignore_eos=True)
+
+        def milliseconds(wire, path):
+            time.sleep(0.01)
+            begin = time.perf_counter()
+            assert wire.request("GET", path).reply().status == 200
+            return 1000 * (time.perf_counter() - begin)
+
+        with ThreadPoolExecutor(8) as pool:
+            users = [pool.submit(load, i) for i in range(8)]
+            eventually(lambda: server.metrics()["vllm:num_requests_running"] >= 6, "it is busy")
+            with server.wire() as wire:
+                times = {path: sorted(milliseconds(wire, path) for _ in range(300)) for path in ("/livez", "/metrics")}
+            over.set()
+            for user in users:
+                user.result()
+        assert all(of_path[297] <= 20 for of_path in times.values()), {path: of_path[290:] for path, of_path in times.items()}
