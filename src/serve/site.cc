@@ -176,7 +176,7 @@ std::optional<http::Response> TallySite::judge_head(http::Request& request) {
     return preflight;
   }
   const int flags = request.route >= 0 ? kRoutes[request.route].flags : kPlain;
-  const bool open = (flags & kProbe) || ((flags & kMetricsKey) && settings_.public_metrics);
+  const bool open = (flags & kProbe) || ((flags & kMetricsKey) && settings_.metrics.open);
   if (!open)
     if (const auto wrong = gate_->judge_key(request)) return error(request, *wrong);
   std::string allow;
