@@ -23,6 +23,7 @@ int run_serve(const Invocation& call) {
   if (!text) return fail(text.error());
   engine::LoadRequest request = load_request(call.settings, *model, *text);
   plan_constraints(request, text->tokenizer);
+  request.roofs = known_step_roofs(call.settings, request.settings.threads, text->weight_type);
   const auto plan = engine::plan_memory(request);
   if (!plan) return fail(plan.error());
   const auto settings = server_settings(call.settings, *model, std::getenv("TALLY_API_KEY"));

@@ -1,6 +1,7 @@
 // The composition root: the table of commands.
 #include "base/utf8.h"
 #include "cli.h"
+#include "crash_line.h"
 
 #include <fmt/format.h>
 
@@ -93,6 +94,7 @@ std::span<const Command> commands() { return kCommands; }
 }  // namespace tally::apps
 
 int main(int argc, char** argv) {
+  tally::apps::tell_crashes();
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe or socket is an error value, not the end
   try {
     return tally::apps::dispatch({argv + 1, argv + argc});

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/sha256.h"
 #include "base/utf8.h"
+#include "bench_lists.h"
 #include "machine_roofs.h"
 
 #include <fmt/format.h>
@@ -88,6 +89,12 @@ serve::MachineRoofs known_roofs(const base::Settings& s) {
 
 }  // namespace
 
+engine::StepRoofs known_step_roofs(const base::Settings& s, uint32_t threads, std::string_view weight_type) {
+  const auto kept = measure::kept_roofs(measure::roofs_file(kept_directory(s)));
+  if (!kept || kept->empty()) return {};
+  return {kept->read_at(threads), kept->operations_at(threads, weight_type)};
+}
+
 Result<serve::Settings> server_settings(const base::Settings& s, const std::string& model_path,
                                         const char* key_variable) {
   serve::Settings out;
@@ -105,12 +112,15 @@ Result<serve::Settings> server_settings(const base::Settings& s, const std::stri
     base::log_warn("anyone who reaches {} may use this server: no API key is set", out.host);
   }
   out.allowed_hosts = s.list("allowed-hosts"), out.allowed_origins = s.list("allowed-origins");
+  TALLY_TRY(out.metrics_sets, word_list(s, "serve", "metrics-compat"));
   out.public_metrics = s.on("public-metrics"), out.receipts = s.on("receipts");
   // "auto" is the name of no format.
   out.output = {text::tool_format_of(s.text("tool-format")), s.text("reasoning") == "auto"};
   out.drain_timeout_ms = static_cast<uint32_t>(s.number("drain-timeout"));
   out.request_timeout_ms = static_cast<uint32_t>(s.number("request-timeout"));
   out.limits = wire_limits(s);
+  out.keys = {.requests = static_cast<uint32_t>(s.number("limit-key-requests")),
+              .tokens_per_minute = static_cast<uint64_t>(s.number("limit-key-tokens"))};
   for (const auto& [name, value] : s.values())
     out.shown.push_back({name, value.text, std::string(base::source_name(value.source))});
   out.roofs = known_roofs(s);

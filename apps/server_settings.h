@@ -14,4 +14,8 @@ namespace tally::apps {
 base::Result<serve::Settings> server_settings(const base::Settings& settings, const std::string& model_path,
                                               const char* key_variable);
 
+// Of this machine, as another command measured and kept them; zeros where none did.
+engine::StepRoofs known_step_roofs(const base::Settings& settings, uint32_t threads,
+                                   std::string_view weight_type);
+
 }  // namespace tally::apps

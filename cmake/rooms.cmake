@@ -73,3 +73,28 @@ function(tally_room name)
     set_tests_properties(${name} PROPERTIES ENVIRONMENT "RC_PARAMS=seed=1")
   endif()
 endfunction()
+
+# tally_embed(ROOM HEADER view=file,file... ...): files of web/ as the string views that the room's HEADER declares; a view is its
+# files one after the other.
+function(tally_embed room header)
+  set(web ${CMAKE_SOURCE_DIR}/web)
+  set(out ${CMAKE_BINARY_DIR}/${room}_assets.cc)
+  set(views)
+  set(files)
+  foreach(view IN LISTS ARGN)
+    string(REGEX MATCH "^([^=]+)=(.*)$" _ "${view}")
+    set(name ${CMAKE_MATCH_1})
+    string(REPLACE "," ";" paths "${CMAKE_MATCH_2}")
+    list(TRANSFORM paths PREPEND ${web}/)
+    list(APPEND files ${paths})
+    string(REPLACE ";" "," joined "${paths}")
+    list(APPEND views "${name}=${joined}")
+  endforeach()
+  add_custom_command(
+    OUTPUT ${out}
+    COMMAND ${CMAKE_COMMAND} -DOUT=${out} -DHEADER=${header} -DNAMESPACE=tally::${room} "-DVIEWS=${views}"
+            -P ${CMAKE_SOURCE_DIR}/cmake/embed.cmake
+    DEPENDS ${CMAKE_SOURCE_DIR}/cmake/embed.cmake ${files}
+    VERBATIM)
+  target_sources(tally_${room} PRIVATE ${out})
+endfunction()

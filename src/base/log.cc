@@ -1,14 +1,52 @@
 #include "base/log.h"
 
-#include <spdlog/sinks/stdout_sinks.h>
+#include <poll.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <climits>
+#include <mutex>
 
 namespace tally::base {
 namespace {
 
+// stderr, without waiting: what a pipe has no room for, or a closed one does not take, is counted and gone.
+class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  std::atomic<uint64_t> dropped{0}, errors{0};
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    // A pipe that is ready takes so much at once.
+    for (size_t at = 0; at < line.size();) {
+      pollfd ready{STDERR_FILENO, POLLOUT, 0};
+      const size_t bytes = std::min<size_t>(line.size() - at, PIPE_BUF);
+      const bool has_room = ::poll(&ready, 1, 0) == 1;
+      const ssize_t written = has_room ? ::write(STDERR_FILENO, line.data() + at, bytes) : 0;
+      if (written <= 0) {
+        errors += has_room;
+        ++dropped;
+        return;
+      }
+      at += static_cast<size_t>(written);
+    }
+  }
+  void flush_() override {}
+};
+
+const std::shared_ptr<StderrSink>& sink() {
+  static const auto instance = std::make_shared<StderrSink>();
+  return instance;
+}
+
 spdlog::logger& logger() {
   static spdlog::logger instance = [] {
-    spdlog::logger l("tally", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    spdlog::logger l("tally", sink());
     l.set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
     return l;
   }();
@@ -38,5 +76,8 @@ void log_write(LogLevel level, std::string_view message) {
   }
   logger().log(level_of(level), "{}", line);
 }
+
+uint64_t log_lines_dropped() { return sink()->dropped.load(); }
+uint64_t log_write_errors() { return sink()->errors.load(); }
 
 }  // namespace tally::base

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -15,6 +16,10 @@ enum class LogLevel : int { kTrace, kDebug, kInfo, kWarn, kError, kOff };
 void log_configure(LogLevel level, bool json);
 bool log_enabled(LogLevel level);
 void log_write(LogLevel level, std::string_view message);
+// Lines that nobody took, because stderr is closed or its pipe full; and writes to it that failed. Who logs
+// never waits for who reads.
+uint64_t log_lines_dropped();
+uint64_t log_write_errors();
 
 template <class... Args>
 void log(LogLevel level, fmt::format_string<Args...> format, Args&&... args) {

@@ -36,29 +36,28 @@ class ThreadPool {
   // returns when all are done. Allocates nothing. Requires: one caller at a time, not from inside an item.
   void parallel_for(size_t items, ItemFn f);
 
+  class Beside;
+
  private:
   struct State;
-
- public:
-  // Work beside a series of parallel_fors: a worker takes one of these items before its share of a job, whose
-  // others go on without it. The destructor does what is left, and waits. f lives as long as this.
-  // Requires: one at a time, made and destroyed by the caller of parallel_for.
-  class Beside {
-   public:
-    Beside(ThreadPool& pool, size_t items, ItemFn f);
-    ~Beside();
-    Beside(const Beside&) = delete;
-    Beside& operator=(const Beside&) = delete;
-
-   private:
-    State& state_;
-    const size_t items_;
-    const ItemFn f_;
-  };
-
- private:
   const size_t threads_;
   std::unique_ptr<State> state_;
+};
+
+// Work beside a series of parallel_fors: a worker takes one of these items before its share of a job, whose
+// others go on without it. The destructor does what is left, and waits. f lives as long as this.
+// Requires: one at a time, made and destroyed by the caller of parallel_for.
+class ThreadPool::Beside {
+ public:
+  Beside(ThreadPool& pool, size_t items, ItemFn f);
+  ~Beside();
+  Beside(const Beside&) = delete;
+  Beside& operator=(const Beside&) = delete;
+
+ private:
+  State& state_;
+  const size_t items_;
+  const ItemFn f_;
 };
 
 }  // namespace tally::base

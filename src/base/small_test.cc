@@ -1,5 +1,6 @@
 // Result, Checked, UTF-8, SHA-256, the machine.
 #include "base/checked.h"
+#include "base/clock.h"
 #include "base/machine.h"
 #include "base/result.h"
 #include "base/sha256.h"
@@ -7,6 +8,8 @@
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
+
+#include <ctime>
 
 namespace tally::base {
 namespace {
@@ -107,6 +110,17 @@ TEST(Utf8, EscapeCutsAndHidesControls) {
 TEST(Sha256, KnownAnswer) {
   EXPECT_EQ(hex(sha256("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(sha256_file("no such file").error().code, ErrorCode::kNoInput);
+}
+
+// What every timeout counts with goes on evenly whatever the date is set to.
+TEST(Clock, IsNotTheWallClock) {
+  timespec t{};
+  ASSERT_EQ(::clock_gettime(CLOCK_MONOTONIC, &t), 0);
+  const int64_t before_us = t.tv_sec * int64_t{1'000'000} + t.tv_nsec / 1000;
+  const int64_t now = now_us();
+  ASSERT_EQ(::clock_gettime(CLOCK_MONOTONIC, &t), 0);
+  EXPECT_GE(now, before_us);
+  EXPECT_LE(now, t.tv_sec * int64_t{1'000'000} + t.tv_nsec / 1000);
 }
 
 TEST(Machine, NoLimitIsNoNumber) {

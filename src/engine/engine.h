@@ -133,13 +133,20 @@ struct Stats {
   std::array<uint64_t, kFinishCount> finished{};  // by Finish
   uint64_t steps_prefill = 0, steps_decode = 0, steps_mixed = 0;
   uint64_t rows_prefill = 0, rows_decode = 0, rows_recompute = 0;
-  uint64_t weight_bytes_read = 0, kv_bytes_read = 0;
+  uint64_t step_sequences = 0;  // summed over steps
+  uint64_t weight_bytes_read = 0, kv_bytes_read = 0, activation_bytes_read = 0, kv_bytes_written = 0,
+           flops = 0;
+  uint64_t sequence_tokens_max = 0;       // prompt and answer of the longest that has ended
+  double bandwidth_s = 0, compute_s = 0;  // of forward_s, by the roof that asks for more; 0: not known
   double plan_s = 0, pack_s = 0, forward_s = 0, sample_s = 0, commit_s = 0,
          idle_s = 0;  // sum to the thread's wall
   Histogram ttft, inter_token, time_per_output_token, e2e, queue, prefill, decode, inference;  // seconds
   Histogram prompt_tokens_per_request, generation_tokens_per_request, iteration_tokens;
   Histogram step_prefill, step_decode, step_mixed;
-  int64_t last_step_us = 0;  // base::now_us() of the last finished step
+  Histogram prefill_computed;                             // prompt tokens of a request, without cached ones
+  Histogram prefill_per_token, step_model_error;          // seconds; ratio
+  Histogram block_lifetime, block_idle, block_reuse_gap;  // seconds: kv/block_ages.h
+  int64_t last_step_us = 0;                               // base::now_us() of the last finished step
   bool work_runnable = false, failed = false;
 };
 
@@ -150,6 +157,11 @@ struct Tuning {
   std::vector<double> row_cost;  // to three digits
 };
 
+// What this machine can do at most, with the engine's threads and for its weights. 0: not known.
+struct StepRoofs {
+  double bytes_per_s = 0, ops_per_s = 0;
+};
+
 // What the engine is, fixed at start.
 struct Info {
   uint64_t vocab_size = 0;
@@ -157,6 +169,9 @@ struct Info {
   std::string kv_type, isa, model_fingerprint;
   std::vector<Tuning> tuning;
   std::vector<uint32_t> bf16_layers = {};  // those that the KV type does not suit
+  std::string architecture = {};
+  uint32_t threads = 0;
+  StepRoofs roofs = {};
 };
 
 class Engine {

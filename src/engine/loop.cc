@@ -319,7 +319,9 @@ void Loop::log_step(const Marks& at) {
   r.blocks_free = t.blocks_free, r.blocks_held = t.blocks_held, r.blocks_cached = t.blocks_cached;
   log_.add(r);
   t.plan_s += seconds(at.planned_us - at.begin_us), t.pack_s += seconds(at.packed_us - at.planned_us);
-  t.forward_s += seconds(at.computed_us - at.packed_us);
+  const double forward_s = seconds(at.computed_us - at.packed_us);
+  t.forward_s += forward_s;
+  account_.time(r, forward_s, parts_.info.roofs);
   t.sample_s += seconds(at.sampled_us - at.computed_us), t.commit_s += seconds(end_us - at.sampled_us);
 }
 
@@ -395,6 +397,7 @@ void Loop::publish(int64_t now_us) {
   t.queue_tokens = q.waiting_tokens;
   t.queue_oldest_s = q.oldest_arrival == 0 ? 0 : seconds(now_us - q.oldest_arrival);
   count_blocks(t);
+  account_.block_ages = ledger_.ages();
   t.preemptions = q.preemptions, t.preempted_tokens = q.preempted_tokens,
   t.recomputed_tokens = q.recomputed_tokens, t.prompt_tokens_recomputed = q.cached_recomputed_tokens;
   t.forks = q.forks, t.copied_blocks = q.copied_blocks;

@@ -195,7 +195,10 @@ Result<std::unique_ptr<Engine>> load_engine(const LoadRequest& request, base::Ac
                 std::string(kernels::isa_name(s.kernels.isa)),
                 parts.model->fingerprint(),
                 std::move(parts.info.tuning),
-                std::move(parts.info.bf16_layers)};
+                std::move(parts.info.bf16_layers),
+                s.spec().architecture,
+                set.threads,
+                request.roofs};
   return std::unique_ptr<Engine>(std::make_unique<Loop>(std::move(parts)));
 }
 

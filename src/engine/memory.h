@@ -59,6 +59,7 @@ struct LoadRequest {
   uint64_t tokenizer_bytes = 0, connection_bytes = 0;  // what the caller holds
   uint64_t constraint_table_bytes = 0;                 // the same, of sample::ConstraintCompiler
   uint64_t constraint_room_bytes = 0;                  // kept free for what it compiles while serving
+  StepRoofs roofs = {};                                // where they are known
   bool dequantize_to_f32 = false;                      // tests: the exact mode
   std::vector<TokenId> end_ids;                        // of the tokenizer, ascending
   std::vector<TokenId> suppressed_ids;

@@ -1,6 +1,7 @@
 #include "engine/step_account.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace tally::engine {
 namespace {
@@ -19,6 +20,13 @@ constexpr double kTokens[] = {1,    2,    5,     10,    20,    50,     100,    2
                               2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
 constexpr double kStep[] = {.0005, .001, .002, .004,  .008,  .016,  .032,  .064,
                             .128,  .256, .512, 1.024, 2.048, 4.096, 8.192, 16.384};
+
+constexpr double kSecondsPerToken[] = {.001, .002, .005, .01, .02, .05, .1, .2, .5, 1};
+constexpr double kRatio[] = {.01, .02, .05, .1, .2, .5, 1};
+
+Histogram histogram_of(const kv::AgeCounts& ages) {
+  return {kv::kAgeEdgesSeconds, {ages.counts().begin(), ages.counts().end()}, ages.seconds()};
+}
 
 // The last edge is the largest 1-2-5 number within the context.
 std::span<const double> token_edges(uint32_t max_model_len) {
@@ -55,11 +63,15 @@ StepAccount::StepAccount(uint32_t max_model_len)
       iteration_tokens(kIteration),
       step_prefill(kStep),
       step_decode(kStep),
-      step_mixed(kStep) {}
+      step_mixed(kStep),
+      prefill_computed(token_edges(max_model_len)),
+      prefill_per_token(kSecondsPerToken),
+      step_model_error(kRatio) {}
 
 void StepAccount::prompt(const Receipt& receipt) {
   totals.prompt_tokens += receipt.prompt_tokens;
   totals.prompt_tokens_cached += receipt.cached_tokens;
+  prefill_computed.observe(receipt.prompt_tokens - receipt.cached_tokens);
 }
 
 void StepAccount::token(const Receipt& receipt, int64_t previous_us, int64_t now_us, bool shares_prompt) {
@@ -80,6 +92,9 @@ void StepAccount::finished(Finish finish, const Receipt& r) {
   decode.observe(seconds(r.first_token_us, r.last_us));
   inference.observe(seconds(r.scheduled_us, r.last_us));
   e2e.observe(seconds(r.arrived_us, r.last_us));
+  prefill_per_token.observe(seconds(r.scheduled_us, r.first_token_us) / r.prompt_tokens);
+  totals.sequence_tokens_max =
+      std::max(totals.sequence_tokens_max, uint64_t{r.prompt_tokens} + r.generated_tokens);
   prompt_tokens.observe(r.prompt_tokens);
   generation_tokens.observe(r.generated_tokens);
   if (r.generated_tokens > 1) {
@@ -105,6 +120,19 @@ void StepAccount::work(const StepRecord& r) {
   totals.rows_prefill += r.prefill_rows, totals.rows_decode += r.decode_rows;
   totals.rows_recompute += r.recompute_rows;
   totals.weight_bytes_read += r.weight_bytes, totals.kv_bytes_read += r.kv_bytes;
+  totals.activation_bytes_read += r.activation_bytes, totals.kv_bytes_written += r.kv_bytes_written;
+  totals.flops += r.flops, totals.step_sequences += r.sequences;
+}
+
+void StepAccount::time(const StepRecord& r, double forward_s, const StepRoofs& roofs) {
+  if (roofs.bytes_per_s > 0 && roofs.ops_per_s > 0) {
+    const auto bytes = static_cast<double>(r.weight_bytes + r.kv_bytes + r.activation_bytes);
+    const bool is_bandwidth = bytes / roofs.bytes_per_s >= static_cast<double>(r.flops) / roofs.ops_per_s;
+    (is_bandwidth ? totals.bandwidth_s : totals.compute_s) += forward_s;
+  }
+  if (r.predicted_us > 0 && r.duration_us > 0)
+    step_model_error.observe(std::abs(static_cast<double>(r.predicted_us - r.duration_us)) /
+                             static_cast<double>(r.duration_us));
 }
 
 Stats StepAccount::snapshot() const {
@@ -118,6 +146,11 @@ Stats StepAccount::snapshot() const {
   s.iteration_tokens = iteration_tokens.snapshot();
   s.step_prefill = step_prefill.snapshot(), s.step_decode = step_decode.snapshot(),
   s.step_mixed = step_mixed.snapshot();
+  s.prefill_computed = prefill_computed.snapshot(), s.prefill_per_token = prefill_per_token.snapshot();
+  s.step_model_error = step_model_error.snapshot();
+  s.block_lifetime = histogram_of(block_ages.lifetime);
+  s.block_idle = histogram_of(block_ages.idle_before_evict);
+  s.block_reuse_gap = histogram_of(block_ages.reuse_gap);
   return s;
 }
 

@@ -3,6 +3,7 @@
 // becomes final, once.
 
 #include "engine/engine.h"
+#include "kv/ledger.h"
 
 #include <array>
 #include <cstdint>
@@ -33,6 +34,8 @@ struct StepAccount {
   Tally ttft, inter_token, time_per_output_token, e2e, queue, prefill, decode, inference;
   Tally prompt_tokens, generation_tokens, iteration_tokens;
   Tally step_prefill, step_decode, step_mixed;
+  Tally prefill_computed, prefill_per_token, step_model_error;
+  kv::BlockAges block_ages;  // the ledger's
 
   // A finished sequence joins the latency histograms (not if it was cancelled or failed).
   void finished(Finish finish, const Receipt& receipt);
@@ -41,6 +44,9 @@ struct StepAccount {
   void token(const Receipt& receipt, int64_t previous_us, int64_t now_us, bool shares_prompt);
   void step(uint32_t prefill_rows, uint32_t decode_rows, double seconds);
   void work(const StepRecord& record);  // its rows and bytes
+  // The forward pass of a step, put down to the roof that asks for more of it, and what the step's prediction
+  // was worth.
+  void time(const StepRecord& record, double forward_s, const StepRoofs& roofs);
   Stats snapshot() const;
 };
 

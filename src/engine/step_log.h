@@ -28,7 +28,8 @@ struct StepRecord {
   uint64_t running = 0, waiting = 0;
   uint64_t context_tokens = 0;  // positions that the sequences' attention read from the cache
   uint64_t weight_bytes = 0, kv_bytes = 0, activation_bytes = 0;  // read; activations: of the scratch
-  uint64_t flops = 0;                                             // two for each product
+  uint64_t kv_bytes_written = 0;
+  uint64_t flops = 0;  // two for each product
   uint64_t blocks_free = 0, blocks_held = 0, blocks_cached = 0;
   int64_t predicted_us = 0;  // by the scheduler's cost model; 0: it had none
   std::array<int64_t, kPhases> phases_us{};

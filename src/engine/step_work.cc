@@ -34,6 +34,7 @@ void StepWork::add_rows(uint32_t position, uint32_t rows, StepRecord& record) co
   for (const Span& span : spans_) {
     const uint32_t first = span.window == 0 || position < span.window ? 0 : position + 1 - span.window;
     record.kv_bytes += uint64_t{position + rows - first} * span.position_bytes;
+    record.kv_bytes_written += uint64_t{rows} * span.position_bytes;
     record.flops += pairs_of(position, rows, span.window) * span.pair_flops;
   }
   record.context_tokens += position + rows;

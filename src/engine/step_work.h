@@ -14,7 +14,7 @@ class StepWork {
   StepWork(const model::Model& model, const std::vector<tensor::KvLayout>& layouts, uint64_t scratch_bytes,
            uint32_t rows_max);
 
-  // Adds the attention of one sequence's rows, which begin at `position`.
+  // Adds the attention of one sequence's rows, which begin at `position`, and what they write.
   void add_rows(uint32_t position, uint32_t rows, StepRecord& record) const;
   // Adds what all rows of the step share. Requires: its rows are counted.
   void add_pass(StepRecord& record) const;

@@ -122,11 +122,12 @@ void Ledger::apply(uint32_t id, Move move) {
 std::optional<Handle> Ledger::take(Tick now) {
   if (free_first_ == kNone) {
     if (count(BlockState::kCached) == 0) return std::nullopt;
-    make_room();
+    make_room(now);
   }
   const uint32_t id = free_first_;
   Record& r = records_[id];
   ++r.generation;
+  r.first_use = now;
   touch(id, now);
   apply(id, Move::kTake);
   return Handle{BlockId{id}, r.generation};
@@ -148,6 +149,7 @@ std::optional<Handle> Ledger::copy_on_write(Handle source, Tick now) {
 
 void Ledger::hit(Handle entry, Tick now) {
   const Record& r = record(entry);
+  ages_.reuse_gap.observe(now - r.last_use);
   // A cached leaf is reordered by the move below: it leaves the heap under its place, not its key.
   touch(raw(entry.id), now);
   apply(raw(entry.id), r.owners == 0 ? Move::kHitCached : Move::kHitBoth);

@@ -26,6 +26,7 @@
 // ascending ids.
 
 #include "base/ids.h"
+#include "kv/block_ages.h"
 #include "kv/block_state.h"
 #include "kv/block_table.h"
 #include "kv/event_ring.h"
@@ -126,6 +127,7 @@ class Ledger {
   void begin_step() { ++step_; }  // for ages only: nothing is decided by it
   LedgerStats stats() const;
   BlockInfo info(BlockId id) const;
+  const BlockAges& ages() const { return ages_; }  // of blocks evicted, and hit
   // The ids an entry stands for.
   std::span<const TokenId> entry_ids(Handle entry) const;
   uint64_t moves(Move move) const { return moves_[static_cast<size_t>(move)]; }
@@ -138,7 +140,7 @@ class Ledger {
   static constexpr uint32_t kSiblingsMax = 256;
   struct Record {
     uint64_t generation = 0, hash = 0, last_step = 0;
-    Tick last_use = 0;
+    Tick first_use = 0, last_use = 0;  // since it was taken
     Namespace space{};
     Handle parent = kRoot;
     uint32_t owners = 0, fill = 0, depth = 0, children = 0;
@@ -165,7 +167,7 @@ class Ledger {
   void unlink(uint32_t id, Move move);
   void unregister_subtree(uint32_t id);
   void tell(Event::Kind kind, uint32_t id);
-  void make_room();
+  void make_room(Tick now);
   uint32_t& first_child(Handle parent);
   uint64_t key_hash(const BlockKey& key) const;
   bool equals(uint32_t id, const BlockKey& key) const;
@@ -182,13 +184,13 @@ class Ledger {
   std::vector<TokenId> ids_;       // [blocks, block_tokens], valid where registered
   std::vector<uint32_t> buckets_;  // power of two, first entry of each bucket
   std::vector<uint32_t> leaves_;   // heap of cached leaves, next to evict first
-  uint32_t free_first_ = kNone;
-  uint32_t root_child_first_ = kNone;
+  uint32_t free_first_ = kNone, root_child_first_ = kNone;
   std::array<uint32_t, 4> counts_{};
   std::array<uint64_t, kMoveCount> moves_{};
   uint32_t shared_ = 0;
   uint64_t waste_tokens_ = 0, hash_mismatches_ = 0, epoch_ = 0, step_ = 0;
   EventRing events_;
+  BlockAges ages_;
   bool telling_ = true;  // false inside a reset, which is one event
 };
 

@@ -172,8 +172,11 @@ uint32_t Ledger::reset_prefix() {
 // Frees one block: the first cached leaf, else the first cached entry that only owned descendants keep from
 // being a leaf (a sequence that continued the chain from another's equal entry). Without the second rule a
 // sequence could need more than its own blocks. Requires: something is cached.
-void Ledger::make_room() {
+void Ledger::make_room(Tick now) {
   if (!leaves_.empty()) {
+    const Record& r = records_[leaves_.front()];
+    ages_.lifetime.observe(now - r.first_use);
+    ages_.idle_before_evict.observe(now - r.last_use);
     unlink(leaves_.front(), Move::kEvict);
     return;
   }

@@ -270,6 +270,40 @@ TEST(Ledger, AgesInStepsSinceTheLastUse) {
   EXPECT_EQ(ledger.info(BlockId{3}).age_steps, 3U);
 }
 
+// Of what edge a count is the only one.
+size_t only_edge(const AgeCounts& ages) {
+  size_t at = SIZE_MAX;
+  for (size_t i = 0; i < ages.counts().size(); ++i) {
+    if (ages.counts()[i] == 0) continue;
+    EXPECT_EQ(at, SIZE_MAX);
+    EXPECT_EQ(ages.counts()[i], 1U);
+    at = i;
+  }
+  return at;
+}
+
+TEST(Ledger, TellsHowLongBlocksLiveAndRest) {
+  constexpr Tick kSecond = 1'000'000;
+  Ledger ledger = small(1);
+  BlockTable table;
+  const Handle entry = fill_and_register(ledger, table, kRoot, ids_of({1, 2}));  // taken at 1
+  ledger.drop(table.back(), 1 + 2 * kSecond);
+  EXPECT_EQ(only_edge(ledger.ages().reuse_gap), SIZE_MAX);
+  ledger.hit(entry, 1 + 5 * kSecond);
+  EXPECT_EQ(only_edge(ledger.ages().reuse_gap), 4U) << "three seconds, below 5";
+  EXPECT_DOUBLE_EQ(ledger.ages().reuse_gap.seconds(), 3);
+  ledger.drop(entry, 1 + 6 * kSecond);
+  EXPECT_EQ(only_edge(ledger.ages().lifetime), SIZE_MAX);
+  const Handle next = *ledger.take(1 + 30 * kSecond);  // evicts it
+  EXPECT_EQ(only_edge(ledger.ages().lifetime), 6U) << "30 s, its edge is among the smaller";
+  EXPECT_DOUBLE_EQ(ledger.ages().lifetime.seconds(), 30);
+  EXPECT_EQ(only_edge(ledger.ages().idle_before_evict), 6U);
+  EXPECT_DOUBLE_EQ(ledger.ages().idle_before_evict.seconds(), 24);
+  ledger.drop(next, 1 + 31 * kSecond);
+  ledger.take(1 + 32 * kSecond);
+  EXPECT_DOUBLE_EQ(ledger.ages().lifetime.seconds(), 30) << "a block that was given back was not evicted";
+}
+
 RC_GTEST_PROP(LedgerProperty, EveryInvariantHoldsAfterEveryMove,
               (const std::vector<uint32_t>& dice, bool cut)) {
   RandomWalk walk(cut ? 2 : 64);

@@ -3,6 +3,7 @@
 #include "base/utf8.h"
 #include "measure/client.h"
 #include "measure/machine.h"
+#include "measure/shown.h"
 #include "measure/store.h"
 #include "measure/watch.h"
 
@@ -31,12 +32,6 @@ json member(const json& object, const char* key) {
   return at == object.end() ? json(nullptr) : *at;
 }
 
-bool equal_words(std::string_view a, std::string_view b) {
-  const auto lower = [](char c) { return std::tolower(static_cast<unsigned char>(c)); };
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [&](char x, char y) { return lower(x) == lower(y); });
-}
-
 // `page`: what /v1/settings says; `labels`: kv_type and weight_type.
 ServerView view_of(const json& page, const json& labels) {
   ServerView out;
@@ -55,18 +50,11 @@ ServerView view_of(const json& page, const json& labels) {
   return out;
 }
 
-// Weights that are multiplied as floats.
-bool has_float_weights(const ServerView& server) {
-  return equal_words(server.weight_type, "f32") || equal_words(server.weight_type, "f16") ||
-         equal_words(server.weight_type, "bf16");
-}
-
 void use_roofs(Explanation& out, Roofs roofs, std::string source) {
   if (roofs.empty()) return;
   if (out.server.threads == 0) out.server.threads = roofs.threads_max();
   out.in_use.bytes_per_s = roofs.read_at(out.server.threads);
-  const double share = std::min(1., static_cast<double>(out.server.threads) / roofs.threads_max());
-  out.in_use.ops_per_s = share * (has_float_weights(out.server) ? roofs.f32_ops_per_s : roofs.int8_ops_per_s);
+  out.in_use.ops_per_s = roofs.operations_at(out.server.threads, out.server.weight_type);
   if (roofs.disturbed)
     out.doubts.emplace_back(
         "the roofs were measured while other programs used the CPUs: they may be too low; tally doctor "

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "measure/machine.h"
 #include "measure/quantile.h"
+#include "measure/shown.h"
 #include "measure/store.h"
 
 #include <fmt/format.h>
@@ -74,6 +75,13 @@ double operation_rate(const RoofProbe& probe, base::ThreadPool& pool) {
   const int64_t begin = base::now_us();
   pool.parallel_for(items, [&](size_t, size_t) { sink += probe.run(nullptr, 0, rounds); });
   return probe.work * static_cast<double>(rounds * items) / seconds_since(begin);
+}
+
+double Roofs::operations_at(uint32_t threads, std::string_view weight_type) const {
+  const bool is_float =
+      equal_words(weight_type, "f32") || equal_words(weight_type, "f16") || equal_words(weight_type, "bf16");
+  const double share = std::min(1., static_cast<double>(threads) / threads_max());
+  return share * (is_float ? f32_ops_per_s : int8_ops_per_s);
 }
 
 double Roofs::read_at(uint32_t threads) const {

@@ -44,6 +44,8 @@ struct Roofs {
   uint32_t threads_max() const { return empty() ? 0 : bytes_per_s.rbegin()->first; }
   // Of so many threads, straight lines between those measured. Requires: not empty.
   double read_at(uint32_t threads) const;
+  // Operations a second of so many threads, of the kind that such weights ("F16", "Q4_1") take.
+  double operations_at(uint32_t threads, std::string_view weight_type) const;
 };
 
 struct RoofRequest {

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 #include <set>
 #include <string>
@@ -307,6 +308,36 @@ TEST(Constraint, SamplerKeepsToTheMask) {
     const uint32_t mask = 1 + static_cast<uint32_t>(random() % 31);
     const Pick drawn = pick_with(mask, params);
     ASSERT_TRUE(drawn.finite && ((mask >> raw(drawn.id)) & 1)) << mask;
+  }
+}
+
+// Whole words and a part of one; what is broken in the row stays broken, allowed or not.
+TEST(Constraint, MaskedRowsAreWhatTheirBitsSay) {
+  constexpr size_t kRow = 32 * 3 + 7;
+  std::mt19937 random(8);
+  Scratch scratch(kRow);
+  Params params;
+  params.temperature = 0;
+  for (int round = 0; round < 200; ++round) {
+    std::vector<float> row(kRow);
+    for (float& x : row) x = static_cast<float>(random() % 1000) - 500;
+    std::vector<uint32_t> mask((kRow + 31) / 32);
+    for (uint32_t& word : mask) word = random() % 3 == 0 ? 0 : static_cast<uint32_t>(random());
+    mask.back() &= (1u << 7) - 1;
+    mask[0] |= 1;
+    size_t wanted = 0;
+    for (size_t id = 0; id < kRow; ++id)
+      if (is_set(mask, id) && (row[id] > row[wanted] || !is_set(mask, wanted))) wanted = id;
+    const Context context{
+        .prompt = {}, .generated = {}, .end_ids = {}, .suppressed_ids = {}, .allowed = mask};
+    std::vector<float> logits = row;
+    const Pick good = pick(logits, params, context, scratch);
+    ASSERT_TRUE(good.finite);
+    ASSERT_EQ(static_cast<size_t>(raw(good.id)), wanted);
+    logits = row;
+    logits[random() % kRow] = round % 2 == 0 ? NAN : -INFINITY;
+    const Pick bad = pick(logits, params, context, scratch);
+    ASSERT_FALSE(bad.finite || bad.dead_end);
   }
 }
 

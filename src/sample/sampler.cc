@@ -281,6 +281,8 @@ size_t draw(std::span<float> row, float max, const Params& params, double random
 }  // namespace
 
 size_t apply_masks(std::span<float> logits, const Params& params, const Context& context) {
+  TALLY_CHECK(context.allowed.empty() || context.allowed.size() == (logits.size() + 31) / 32,
+              "a mask of another vocabulary", context.allowed.size(), logits.size());
   const bool too_early = context.generated.size() < params.min_tokens;
   size_t count = mask_forbidden(logits, context.allowed) + mask(logits, context.suppressed_ids);
   if (!context.allowed.empty() && only_ends_are_left(params, context, too_early)) return count;

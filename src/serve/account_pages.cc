@@ -107,7 +107,8 @@ void write_step(Writer& w, const engine::StepRecord& r) {
   w.key("logits_rows").value(r.logits_rows).key("sequences").value(r.sequences);
   w.key("running").value(r.running).key("waiting").value(r.waiting).key("ctx_sum").value(r.context_tokens);
   w.key("weight_bytes").value(r.weight_bytes).key("kv_bytes").value(r.kv_bytes);
-  w.key("activation_bytes").value(r.activation_bytes).key("flops").value(r.flops);
+  w.key("activation_bytes").value(r.activation_bytes).key("kv_write_bytes").value(r.kv_bytes_written);
+  w.key("flops").value(r.flops);
   w.key("kv_free").value(r.blocks_free).key("kv_held").value(r.blocks_held);
   w.key("kv_cached").value(r.blocks_cached).key("predicted_us");
   r.predicted_us > 0 ? w.value(r.predicted_us) : w.null();

@@ -65,10 +65,11 @@ Answer::Answer(std::shared_ptr<Desk> desk, std::shared_ptr<http::Exchange> excha
 
 Answer::~Answer() = default;
 
-bool Answer::start(std::vector<http::Field> fields) {
-  if (!desk_->add(shared_from_this(), exchange_->request().tenant,
-                  order_.prompts.size() * order_.options.choices.best_of))
-    return false;
+std::optional<ApiError> Answer::start(std::vector<http::Field> fields) {
+  TenantNeeds needs{.sequences = order_.prompts.size() * order_.options.choices.best_of};
+  for (const auto& prompt : order_.prompts) needs.prompt_tokens += prompt.size();
+  if (auto error = desk_->add(shared_from_this(), exchange_->request().tenant, needs)) return error;
+  paid_tokens_ = needs.prompt_tokens;
   fields_ = std::move(fields);
   if (order_.options.stream) exchange_->promise_stream(fields_);
   exchange_->watch(
@@ -84,7 +85,7 @@ bool Answer::start(std::vector<http::Field> fields) {
   lane_->post([weak = weak_from_this()] {
     if (const auto self = weak.lock(); self && self->submit_all()) self->turn();
   });
-  return true;
+  return std::nullopt;
 }
 
 void Answer::wake() {
@@ -184,6 +185,7 @@ void Answer::turn() {
       return fail(choice->stream->finish());
   }
   set_stalled(no_room_);
+  pay();
   const bool done = std::all_of(choices_.begin(), choices_.end(), [](const auto& c) { return c->ended; });
   if (done) return complete();
   if (!events_.empty()) exchange_->send(std::move(events_), false);
@@ -361,6 +363,7 @@ void Answer::set_stalled(bool stalled) {
 void Answer::leave() {
   if (std::exchange(left_, true)) return;
   set_stalled(false);
+  pay();
   if (reason_) counters_.ended[static_cast<size_t>(*reason_)].fetch_add(1);
   desk_->remove(this);
 }

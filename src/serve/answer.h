@@ -46,9 +46,9 @@ class Answer : public std::enable_shared_from_this<Answer> {
          std::shared_ptr<Workers> workers, Counters& counters);
   ~Answer();
 
-  // Submits; on a refusal answers at once. Errors are told to the client. False: the tenant has its share
-  // already. `fields` go on the answer, whatever it will be.
-  bool start(std::vector<http::Field> fields);
+  // Submits; on a refusal answers at once. Errors are told to the client, but for the one returned: the
+  // tenant has what it may have. `fields` go on the answer, whatever it will be.
+  std::optional<ApiError> start(std::vector<http::Field> fields);
   // There is something new. Any thread; does not block.
   void wake();
 
@@ -78,6 +78,8 @@ class Answer : public std::enable_shared_from_this<Answer> {
   void cancel_all();
   void leave();
   void set_stalled(bool stalled);
+  uint64_t computed_tokens() const;
+  void pay();
 
   const std::shared_ptr<Desk> desk_;
   const std::shared_ptr<http::Exchange> exchange_;
@@ -89,6 +91,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
   std::vector<std::unique_ptr<Choice>> choices_;
   std::string events_;  // of this turn
   int64_t turn_us_ = 0;
+  uint64_t paid_tokens_ = 0;     // by the tenant, if tokens are limited
   bool answered_ = false;        // the client has, or will get, all it will ever get
   std::optional<Ended> reason_;  // none: refused at the door
   bool left_ = false, stalled_ = false, no_room_ = false;

@@ -30,6 +30,31 @@ std::vector<openai::Piece> Answer::take_pieces() {
   return pieces;
 }
 
+// What the tenant pays for: each prompt once, unless all of its sequences ended before their first step, and
+// the tokens that were generated, read or not.
+uint64_t Answer::computed_tokens() const {
+  uint64_t total = 0;
+  size_t prompts_counted = 0;  // those before it are, or will not be
+  for (const auto& choice : choices_) {
+    const bool over = choice->stream->ended();
+    total += over ? choice->stream->receipt().generated_tokens : choice->tokens;
+    const bool begun = !over || choice->stream->receipt().scheduled_us != 0;
+    if (!begun || choice->prompt_index < prompts_counted) continue;
+    prompts_counted = choice->prompt_index + 1;
+    total += choice->prompt_tokens;
+  }
+  return total;
+}
+
+// While it lives a prompt is taken to be computed sooner or later, as it was when it was let in.
+void Answer::pay() {
+  if (!desk_->counts_tokens()) return;
+  const uint64_t total = computed_tokens();
+  desk_->charge(exchange_->request().tenant,
+                static_cast<int64_t>(total) - static_cast<int64_t>(paid_tokens_));
+  paid_tokens_ = total;
+}
+
 // The stages up to the last token are the engine's, of the sequence that ended last; what remains until now
 // is ours: the work of this turn, and the way here (threads, a slow reader).
 openai::Closing Answer::close_account() {

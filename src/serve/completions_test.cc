@@ -330,5 +330,27 @@ TEST(Completions, TokenizerRoutesAndModels) {
   EXPECT_EQ(json::parse(rig.get("/version").body)["version"], "0.1.0");
 }
 
+TEST(Completions, TokenizerInfoAndTheIdsOfItsTokens) {
+  Rig rig;
+  const auto info = nlohmann::json::parse(rig.get("/tokenizer_info").body);
+  EXPECT_EQ(info["chat_template"], kTinyTemplate);
+  EXPECT_EQ(info["vocab_size"], tiny_tokenizer().vocab_size());
+  EXPECT_EQ(info["model_max_length"], 512);
+  EXPECT_EQ(info["add_bos_token"], tiny_tokenizer().adds_bos());
+  EXPECT_EQ(info["pad_token"], nullptr);
+  ASSERT_TRUE(tiny_tokenizer().eos());
+  EXPECT_EQ(info["eos_token"], tiny_tokenizer().piece(*tiny_tokenizer().eos()));
+  const auto ids = [&](const std::string& prompt, bool special) {
+    const nlohmann::json body = {{"prompt", prompt}, {"add_special_tokens", special}};
+    return nlohmann::json::parse(rig.post("/tokenize", body.dump()).body)["tokens"];
+  };
+  const std::string eos = info["eos_token"];
+  EXPECT_EQ(ids(eos, false), nlohmann::json({raw(*tiny_tokenizer().eos())}));
+  const auto text = ids("x" + eos, false);
+  EXPECT_GT(text.size(), 2u) << "inside a text it is text";
+  EXPECT_EQ(std::count(text.begin(), text.end(), raw(*tiny_tokenizer().eos())), 0);
+  EXPECT_GT(ids(eos, true).size(), 1u) << "as a prompt it is text";
+}
+
 }  // namespace
 }  // namespace tally::serve

@@ -13,6 +13,12 @@ std::string make_fingerprint(const engine::Info& info) {
                         .substr(0, 12);
 }
 
+// A share of all seats and of the queue, so that one of several keys cannot have all. SIZE_MAX: no limit.
+size_t sequences_per_tenant(const Settings& settings, const Backend& backend) {
+  if (settings.api_keys.size() < 2 || backend.max_queue == 0) return SIZE_MAX;
+  return (size_t{backend.engine->info().max_seqs} + backend.max_queue) / 2;
+}
+
 }  // namespace
 
 Desk::Desk(const Settings& s, const Backend& b)
@@ -25,32 +31,37 @@ Desk::Desk(const Settings& s, const Backend& b)
       created(base::wall_seconds()),
       choices({1, 2, 5, 10, 20}),
       max_tokens(one_two_five_edges(b.engine->info().max_model_len)),
-      longest(one_two_five_edges(b.engine->info().max_model_len)) {}
+      longest(one_two_five_edges(b.engine->info().max_model_len)),
+      tenants_(sequences_per_tenant(s, b), s.keys) {}
 
-size_t Desk::sequences_per_tenant() const {
-  if (settings.api_keys.size() < 2 || backend.max_queue == 0) return SIZE_MAX;
-  return (size_t{backend.engine->info().max_seqs} + backend.max_queue) / 2;
-}
-
-bool Desk::add(std::shared_ptr<Answer> answer, const std::string& tenant, size_t sequences) {
+std::optional<ApiError> Desk::add(std::shared_ptr<Answer> answer, const std::string& tenant,
+                                  const TenantNeeds& needs) {
   const std::lock_guard lock(mutex_);
-  size_t total = sequences;
-  for (const auto& [other, seat] : answers_)
-    if (seat.tenant == tenant) total += seat.sequences;
-  if (total > sequences_per_tenant()) return false;
-  answers_.emplace(std::move(answer), Seat{tenant, sequences});
-  return true;
+  if (auto error = tenants_.enter(tenant, needs, base::now_us())) return error;
+  const Answer* key = answer.get();
+  answers_.emplace(key, std::pair(std::move(answer), Seat{tenant, needs.sequences}));
+  return std::nullopt;
 }
 
 void Desk::remove(const Answer* answer) {
   std::shared_ptr<Answer> last;  // destroyed outside the lock
   const std::lock_guard lock(mutex_);
-  for (auto at = answers_.begin(); at != answers_.end(); ++at) {
-    if (at->first.get() != answer) continue;
-    last = at->first;
-    answers_.erase(at);
-    return;
-  }
+  const auto found = answers_.find(answer);
+  if (found == answers_.end()) return;
+  const Seat& seat = found->second.second;
+  tenants_.leave(seat.tenant, seat.sequences);
+  last = std::move(found->second.first);
+  answers_.erase(found);
+}
+
+std::optional<ApiError> Desk::judge(const std::string& tenant) const {
+  const std::lock_guard lock(mutex_);
+  return tenants_.judge(tenant, base::now_us());
+}
+
+void Desk::charge(const std::string& tenant, int64_t tokens) {
+  const std::lock_guard lock(mutex_);
+  tenants_.charge(tenant, tokens, base::now_us());
 }
 
 size_t Desk::live() const {

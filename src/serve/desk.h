@@ -3,7 +3,9 @@
 
 #include "serve/counters.h"
 #include "serve/http/transport.h"
+#include "serve/rate_window.h"
 #include "serve/server.h"
+#include "serve/tenants.h"
 #include "serve/workers.h"
 
 #include <map>
@@ -25,15 +27,19 @@ struct Desk {
   const text::ChatShape chat_shape;
   const text::OutputFormat output;
   const int64_t created;  // of the model, Unix seconds
+  RateWindow rates;
   Distribution choices, max_tokens,
       longest;  // of requests: n, max_tokens if given, tokens of the longest choice
 
-  // Keeps the answer alive until remove. False, if its tenant would have more than its share of sequences:
-  // with several keys, half of the seats and of the queue each.
-  bool add(std::shared_ptr<Answer> answer, const std::string& tenant, size_t sequences);
+  // Keeps the answer alive until remove. Errors: its tenant has what it may have.
+  std::optional<ApiError> add(std::shared_ptr<Answer> answer, const std::string& tenant,
+                              const TenantNeeds& needs);
   void remove(const Answer* answer);
   size_t live() const;
-  size_t sequences_per_tenant() const;  // SIZE_MAX: no limit
+  // Tenants::judge and charge.
+  std::optional<ApiError> judge(const std::string& tenant) const;
+  bool counts_tokens() const { return tenants_.counts_tokens(); }
+  void charge(const std::string& tenant, int64_t tokens);
 
  private:
   struct Seat {
@@ -41,7 +47,8 @@ struct Desk {
     size_t sequences = 0;
   };
   mutable std::mutex mutex_;
-  std::map<std::shared_ptr<Answer>, Seat> answers_;  // guarded by mutex_
+  std::map<const Answer*, std::pair<std::shared_ptr<Answer>, Seat>> answers_;  // guarded by mutex_
+  Tenants tenants_;                                                            // guarded by mutex_
 };
 
 }  // namespace tally::serve

@@ -25,11 +25,7 @@ http::Response error_response(const ApiError& error) {
   response.body = error_json(error);
   if (error.retry_after_s > 0)
     response.fields.push_back({"Retry-After", std::to_string(std::clamp(error.retry_after_s, 1u, 60u))});
-  if (error.code == Code::kRateLimit) {
-    response.fields.push_back({"x-ratelimit-limit-requests", std::to_string(error.limit)});
-    response.fields.push_back({"x-ratelimit-remaining-requests", "0"});
-    response.fields.push_back({"x-ratelimit-reset-requests", std::to_string(error.retry_after_s) + "s"});
-  }
+  response.fields.insert(response.fields.end(), error.fields.begin(), error.fields.end());
   if (row.is_final) response.fields.push_back({"x-should-retry", "false"});
   if (error.code == Code::kInvalidApiKey) response.fields.push_back({"WWW-Authenticate", "Bearer"});
   if (error.code == Code::kShuttingDown || error.code == Code::kRequestTimeout ||

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tally::serve {
 
@@ -35,7 +36,7 @@ struct ApiError {
   std::string param = {};      // empty: null
   uint32_t retry_after_s = 0;  // 0: no Retry-After
   int status = 0;              // 0: the table's
-  size_t limit = 0;            // of kRateLimit: sequences a key may have
+  std::vector<http::Field> fields = {};  // more of the answer's head
 };
 
 // {"error":{"message","type","param","code"}}

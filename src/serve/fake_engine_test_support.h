@@ -152,11 +152,26 @@ class FakeEngine final : public engine::Engine {
     static constexpr std::array<double, 3> kEdges = {0.001, 0.1, 1};
     const std::lock_guard lock(mutex_);
     engine::Stats stats = counts_;
-    for (engine::Histogram* h :
-         {&stats.ttft, &stats.inter_token, &stats.time_per_output_token, &stats.e2e, &stats.queue,
-          &stats.prefill, &stats.decode, &stats.inference, &stats.prompt_tokens_per_request,
-          &stats.generation_tokens_per_request, &stats.iteration_tokens, &stats.step_prefill,
-          &stats.step_decode, &stats.step_mixed}) {
+    for (engine::Histogram* h : {&stats.ttft,
+                                 &stats.inter_token,
+                                 &stats.time_per_output_token,
+                                 &stats.e2e,
+                                 &stats.queue,
+                                 &stats.prefill,
+                                 &stats.decode,
+                                 &stats.inference,
+                                 &stats.prompt_tokens_per_request,
+                                 &stats.generation_tokens_per_request,
+                                 &stats.iteration_tokens,
+                                 &stats.step_prefill,
+                                 &stats.step_decode,
+                                 &stats.step_mixed,
+                                 &stats.prefill_computed,
+                                 &stats.prefill_per_token,
+                                 &stats.step_model_error,
+                                 &stats.block_lifetime,
+                                 &stats.block_idle,
+                                 &stats.block_reuse_gap}) {
       h->edges = kEdges;
       h->counts.assign(kEdges.size() + 1, 0);
     }
@@ -209,11 +224,10 @@ class FakeEngine final : public engine::Engine {
     engine::Receipt& r = stream.account;
     r.last_us = now_us;
     const auto seconds = [](int64_t us) { return static_cast<double>(us) * 1e-6; };
-    if (r.scheduled_us == 0) r.scheduled_us = now_us;
-    if (r.first_token_us == 0) r.first_token_us = now_us;
-    r.queue_s = seconds(r.scheduled_us - r.queued_us);
-    r.prefill_s = seconds(r.first_token_us - r.scheduled_us);
-    r.decode_s = seconds(r.last_us - r.first_token_us);
+    const bool begun = r.scheduled_us != 0;  // its first token ends prefill at once
+    r.queue_s = seconds((begun ? r.scheduled_us : now_us) - r.queued_us);
+    r.prefill_s = begun ? seconds(r.first_token_us - r.scheduled_us) : 0;
+    r.decode_s = begun ? seconds(r.last_us - r.first_token_us) : 0;
     r.generated_tokens = static_cast<uint32_t>(stream.events.size());
     if (why == engine::Finish::kCancelled) ++cancels;
   }

@@ -24,9 +24,13 @@ std::optional<ApiError> read_deadline(const Desk& desk, const http::Request& req
       desk.settings.request_timeout_ms > 0 ? desk.settings.request_timeout_ms / 1000.0 : INFINITY;
   if (const std::string* text = request.find("x-request-timeout")) {
     double wanted = 0;
-    const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), wanted);
-    if (error != std::errc() || end != text->data() + text->size() || !std::isfinite(wanted) || wanted <= 0)
-      return ApiError{Code::kInvalidValue, "x-request-timeout must be a number of seconds above 0.",
+    const auto [end, error] =
+        std::from_chars(text->data(), text->data() + text->size(), wanted, std::chars_format::fixed);
+    if (error != std::errc() || end != text->data() + text->size() || !std::isfinite(wanted) || wanted <= 0 ||
+        request.count("x-request-timeout") != 1)
+      return ApiError{Code::kInvalidValue,
+                      "x-request-timeout must be given once, as a decimal number of seconds above 0, not \"" +
+                          echo(*text) + "\".",
                       "x-request-timeout"};
     limit_s = std::min(limit_s, wanted);
   }
@@ -35,8 +39,9 @@ std::optional<ApiError> read_deadline(const Desk& desk, const http::Request& req
   return std::nullopt;
 }
 
-// Refuses without tokenizing if the queue is known to be full.
-std::optional<ApiError> judge_queue(const Desk& desk) {
+// Refuses without tokenizing if the queue, or what the key may use, is known to be full.
+std::optional<ApiError> judge_room(const Desk& desk, const http::Request& request) {
+  if (auto error = desk.judge(request.tenant)) return error;
   if (desk.backend.max_queue == 0 || desk.backend.engine->stats().waiting < desk.backend.max_queue)
     return std::nullopt;
   return refusal({.why = engine::Refusal::kQueueFull}, desk.backend.engine->info(), {});
@@ -64,11 +69,7 @@ std::optional<ApiError> begin_ready(const Kitchen& kitchen, const std::shared_pt
   }
   const auto answer =
       std::make_shared<Answer>(kitchen.desk, exchange, std::move(order), kitchen.workers, kitchen.counters);
-  if (answer->start(std::move(fields))) return std::nullopt;
-  return ApiError{.code = Code::kRateLimit,
-                  .message = "This key has as many sequences running and waiting as it may have.",
-                  .retry_after_s = 1,
-                  .limit = desk.sequences_per_tenant()};
+  return answer->start(std::move(fields));
 }
 
 ApiError cannot_compile(const base::Error& error, const std::string& param) {
@@ -181,7 +182,7 @@ std::optional<ApiError> generate_chat(const Kitchen& kitchen, const std::shared_
   if (auto error = openai::parse_chat(exchange->request().body, tokenizer.vocab_size(), request))
     return error;
   if (auto error = judge_model(desk, request.options.model)) return error;
-  if (auto error = judge_queue(desk)) return error;
+  if (auto error = judge_room(desk, exchange->request())) return error;
   if (!desk.backend.chat_template)
     return ApiError{Code::kTemplateError, "This model has no chat template.", "messages"};
   if (auto error = judge_tools(desk, request.tool_use)) return error;
@@ -217,7 +218,7 @@ std::optional<ApiError> generate_completion(const Kitchen& kitchen,
   if (auto error = openai::parse_completion(exchange->request().body, tokenizer.vocab_size(), request))
     return error;
   if (auto error = judge_model(desk, request.options.model)) return error;
-  if (auto error = judge_queue(desk)) return error;
+  if (auto error = judge_room(desk, exchange->request())) return error;
   Order order;
   for (openai::Prompt& prompt : request.prompts) {
     if (prompt.is_ids) {

@@ -1,11 +1,15 @@
 #include "serve/metrics.h"
 
 #include "base/accounts.h"
+#include "base/log.h"
 #include "serve/build_info.h"
+#include "serve/metrics_compat.h"
 #include "serve/metrics_page.h"
 #include "serve/process_stats.h"
 
 #include <prometheus/text_serializer.h>
+
+#include <algorithm>
 
 namespace tally::serve {
 namespace {
@@ -35,7 +39,12 @@ class Scrape final : public prometheus::Collectable {
     add_blocks(page);
     add_requests(page);
     add_steps(page);
+    add_bounds(page);
     add_process(page);
+    const auto& sets = desk_.settings.metrics_sets;
+    if (std::ranges::find(sets, "vllm-legacy") != sets.end()) add_vllm_legacy(page, stats_);
+    if (std::ranges::find(sets, "llamacpp") != sets.end())
+      add_llamacpp(page, stats_, desk_.rates, desk_.backend.engine->info().block_tokens);
     return page.take();
   }
 
@@ -68,10 +77,13 @@ class Scrape final : public prometheus::Collectable {
     page.counter("vllm:prefix_cache_queries_total", number(stats_.prefix_queries));
     page.counter("vllm:prefix_cache_hits_total", number(stats_.prefix_hits));
     page.counter("vllm:num_preemptions_total", number(stats_.preemptions));
+    page.counter("vllm:estimated_flops_per_gpu_total", number(stats_.flops));
     page.counter("vllm:estimated_read_bytes_per_gpu_total",
-                 number(stats_.weight_bytes_read + stats_.kv_bytes_read));
+                 number(stats_.weight_bytes_read + stats_.kv_bytes_read + stats_.activation_bytes_read));
+    page.counter("vllm:estimated_write_bytes_per_gpu_total", number(stats_.kv_bytes_written));
     page.counter("tally_forks_total", number(stats_.forks));
-    page.counter("tally_copied_blocks_total", number(stats_.copied_blocks));
+    page.counter("tally_preemption_total", number(stats_.preemptions), {{"cause", "growth"}});
+    page.counter("tally_preemption_total", 0, {{"cause", "priority"}});
     page.counter("tally_preempted_tokens_total", number(stats_.preempted_tokens));
     page.counter("tally_recomputed_tokens_total", number(stats_.rows_recompute));
   }
@@ -100,6 +112,7 @@ class Scrape final : public prometheus::Collectable {
     page.counter("vllm:spec_decode_num_draft_tokens_total", 0);
     page.counter("vllm:spec_decode_num_accepted_tokens_total", 0);
     page.counter("vllm:spec_decode_num_accepted_tokens_per_pos_total", 0, {{"position", "0"}});
+    page.gauge("tally_speculation_ratio", 1);
   }
 
   void add_histograms(MetricsPage& page) const {
@@ -113,10 +126,14 @@ class Scrape final : public prometheus::Collectable {
     page.histogram("vllm:request_inference_time_seconds", stats_.inference);
     page.histogram("vllm:request_prompt_tokens", stats_.prompt_tokens_per_request);
     page.histogram("vllm:request_generation_tokens", stats_.generation_tokens_per_request);
+    page.histogram("vllm:request_prefill_kv_computed_tokens", stats_.prefill_computed);
     page.histogram("vllm:request_max_num_generation_tokens", desk_.longest);
     page.histogram("vllm:request_params_max_tokens", desk_.max_tokens);
     page.histogram("vllm:request_params_n", desk_.choices);
     page.histogram("vllm:iteration_tokens_total", stats_.iteration_tokens);
+    page.histogram("vllm:kv_block_lifetime_seconds", stats_.block_lifetime);
+    page.histogram("vllm:kv_block_idle_before_evict_seconds", stats_.block_idle);
+    page.histogram("vllm:kv_block_reuse_gap_seconds", stats_.block_reuse_gap);
   }
 
   void add_infos(MetricsPage& page) const {
@@ -132,6 +149,7 @@ class Scrape final : public prometheus::Collectable {
     page.gauge("tally_model_info", 1,
                {{"model", desk_.settings.model_name},
                 {"sha256", info.model_fingerprint},
+                {"arch", info.architecture},
                 {"weight_type", desk_.backend.weight_type},
                 {"kv_type", info.kv_type}});
   }
@@ -165,6 +183,7 @@ class Scrape final : public prometheus::Collectable {
     page.gauge("tally_kv_block_bytes", number(stats_.block_bytes));
     page.gauge("tally_kv_internal_waste_bytes", number(stats_.waste_tokens) * token_bytes);
     page.gauge("tally_kv_shared_blocks", number(stats_.blocks_shared));
+    page.counter("tally_kv_cow_copies_total", number(stats_.copied_blocks));
     page.counter("tally_kv_evictions_total", number(stats_.evictions));
     page.gauge("tally_prefix_cache_entries", number(stats_.blocks_registered));
     page.counter("tally_prefix_cache_hash_mismatch_total", number(stats_.hash_mismatches));
@@ -207,6 +226,26 @@ class Scrape final : public prometheus::Collectable {
     page.counter("tally_step_rows_total", number(stats_.rows_recompute), {{"what", "recompute"}});
     page.counter("tally_step_bytes_read_total", number(stats_.weight_bytes_read), {{"what", "weights"}});
     page.counter("tally_step_bytes_read_total", number(stats_.kv_bytes_read), {{"what", "kv"}});
+    page.counter("tally_step_bytes_read_total", number(stats_.activation_bytes_read),
+                 {{"what", "activations"}});
+    page.counter("tally_step_flops_total", number(stats_.flops));
+    page.histogram("tally_step_model_error_ratio", stats_.step_model_error);
+  }
+
+  // Where the roofs are not known, nobody can say what bound a pass.
+  void add_bounds(MetricsPage& page) const {
+    const std::pair<std::string_view, double> bounds[] = {
+        {"bandwidth", stats_.bandwidth_s},
+        {"compute", stats_.compute_s},
+        {"forward", std::max(0.0, stats_.forward_s - stats_.bandwidth_s - stats_.compute_s)},
+        {"sampling", stats_.sample_s},
+        {"scheduling", stats_.plan_s + stats_.pack_s + stats_.commit_s},
+        {"idle", stats_.idle_s}};
+    for (const auto& [by, seconds] : bounds) page.counter("tally_bound_seconds_total", seconds, {{"by", by}});
+    const engine::Info& info = desk_.backend.engine->info();
+    const std::string threads = std::to_string(info.threads);
+    page.gauge("tally_roof_bytes_per_second", info.roofs.bytes_per_s, {{"threads", threads}});
+    page.gauge("tally_roof_flops", info.roofs.ops_per_s, {{"threads", threads}});
   }
 
   void add_process(MetricsPage& page) const {
@@ -216,6 +255,8 @@ class Scrape final : public prometheus::Collectable {
     page.gauge("process_max_fds", number(process.max_fds));
     page.gauge("process_start_time_seconds", process.start_s);
     page.gauge("process_threads", number(process.threads));
+    page.counter("tally_log_lines_dropped_total", number(base::log_lines_dropped()));
+    page.counter("tally_write_errors_total", number(base::log_write_errors()), {{"sink", "log"}});
     page.counter("tally_major_faults_total", number(process.major_faults));
     page.counter("tally_cpu_steal_seconds_total", process.steal_s);
   }
@@ -235,12 +276,21 @@ std::string metrics_text(const Desk& desk, const Counters& counters,
 
 std::string metrics_document() {
   constexpr std::string_view kTypes[] = {"counter", "gauge", "histogram"};
+  bool compat_begun = false;
   std::string out =
-      "# Metrics\n\nGenerated from src/serve/metrics.inc; `GET /metrics` shows them in this order. Rows "
+      "# Metrics\n\nGenerated from src/serve/metrics.inc and metrics_compat.inc; `GET /metrics` shows them "
+      "in this order. Rows "
       "`vllm:…` also carry the labels "
       "`model_name` and `engine`\n(`vllm:cache_config_info`: `engine` only).\n\n| name | type | unit | "
       "labels | meaning |\n|---|---|---|---|---|\n";
   for (const MetricRow& row : kMetrics) {
+    if (row.set != MetricSet::kOwn && !compat_begun) {
+      out +=
+          "\n## With --metrics-compat\n\nNames `vllm:…` are of the set `vllm-legacy`, names `llamacpp:…` of "
+          "`llamacpp` and without labels of the server.\n\n| name | type | unit | labels | meaning |\n"
+          "|---|---|---|---|---|\n";
+      compat_begun = true;
+    }
     out += "| `" + std::string(row.name) + "` | ";
     out += kTypes[static_cast<size_t>(row.type)];
     out += " | " + std::string(row.unit) + " | " + std::string(row.labels) + " | " + std::string(row.help) +

@@ -30,6 +30,11 @@ MetricsPage::MetricsPage(std::string model_name) : model_name_(std::move(model_n
     families_.push_back({std::string(row.name), std::string(row.help), type_of(row.type), {}});
 }
 
+std::vector<prometheus::MetricFamily> MetricsPage::take() {
+  std::erase_if(families_, [](const prometheus::MetricFamily& family) { return family.metric.empty(); });
+  return std::move(families_);
+}
+
 prometheus::ClientMetric& MetricsPage::add(std::string_view name, MetricType type, Labels labels) {
   size_t i = 0;
   while (i < kMetricCount && kMetrics[i].name != name) ++i;

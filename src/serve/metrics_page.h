@@ -27,7 +27,8 @@ class MetricsPage {
   void histogram(std::string_view name, const engine::Histogram& histogram, Labels labels = {});
   void histogram(std::string_view name, const Distribution& distribution);
 
-  std::vector<prometheus::MetricFamily> take() { return std::move(families_); }
+  // Those that have series: rows of sets that nobody asked for have none.
+  std::vector<prometheus::MetricFamily> take();
 
  private:
   prometheus::ClientMetric& add(std::string_view name, MetricType type, Labels labels);

@@ -25,6 +25,22 @@ void write_roofs(openai::Writer& w, const MachineRoofs& roofs) {
   w.end_object().end_object();
 }
 
+// The text of one control token alone is that token: clients find the ids of eos_token and bos_token so. In
+// any longer text it stays text.
+base::Result<std::vector<TokenId>> encode_text(const text::Tokenizer& tokenizer,
+                                               const openai::TokenizeRequest& request) {
+  if (!request.add_special_tokens) {
+    auto ids = tokenizer.encode(request.prompt, false, true);
+    if (ids && ids->size() == 1 && tokenizer.kind(ids->front()) == text::TokenKind::kControl) return ids;
+  }
+  return tokenizer.encode(request.prompt, request.add_special_tokens, false);
+}
+
+// null where the vocabulary has no such token.
+void write_special(openai::Writer& w, const text::Tokenizer& tokenizer, std::optional<TokenId> id) {
+  id ? w.value(tokenizer.piece(*id)) : w.null();
+}
+
 }  // namespace
 
 PageResult page_model(const Desk& desk, const std::string& path, bool as_list) {
@@ -40,7 +56,7 @@ PageResult page_tokenize(const Desk& desk, const std::string& body) {
   if (auto error = openai::parse_tokenize(body, request)) return wrong(*error);
   if (!request.model.empty())
     if (auto error = judge_model(desk, request.model)) return wrong(*error);
-  const auto ids = desk.backend.tokenizer->encode(request.prompt, request.add_special_tokens, false);
+  const auto ids = encode_text(*desk.backend.tokenizer, request);
   if (!ids)
     return wrong(
         {Code::kInvalidValue, "The prompt cannot be tokenized: " + echo(ids.error().message), "prompt"});
@@ -64,6 +80,24 @@ PageResult page_detokenize(const Desk& desk, const std::string& body) {
     if (auto error = judge_model(desk, request.model)) return wrong(*error);
   openai::Writer w;
   w.begin_object().key("prompt").value(desk.backend.tokenizer->decode(request.tokens, false)).end_object();
+  return right(w.take());
+}
+
+PageResult page_tokenizer_info(const Desk& desk) {
+  const text::Tokenizer& tokenizer = *desk.backend.tokenizer;
+  openai::Writer w;
+  w.begin_object().key("tokenizer_class").value("GGUF " + std::string(tokenizer.model()));
+  w.key("chat_template");
+  desk.backend.chat_template ? w.value(desk.backend.chat_template->source()) : w.null();
+  w.key("bos_token");
+  write_special(w, tokenizer, tokenizer.bos());
+  w.key("eos_token");
+  write_special(w, tokenizer, tokenizer.eos());
+  w.key("unk_token");
+  write_special(w, tokenizer, tokenizer.unknown());
+  w.key("pad_token").null().key("add_bos_token").value(tokenizer.adds_bos());
+  w.key("add_eos_token").value(tokenizer.adds_eos()).key("vocab_size").value(tokenizer.vocab_size());
+  w.key("model_max_length").value(desk.backend.engine->info().max_model_len).end_object();
   return right(w.take());
 }
 

@@ -25,6 +25,8 @@ enum class Page : uint8_t {
   kAccounts,
   kSteps,
   kKvEvents,
+  kDashboard,
+  kTokenizerInfo,
   kNotBuilt,
 };
 
@@ -57,8 +59,9 @@ inline constexpr Route kRoutes[] = {
     {"GET", "/version", Page::kVersion, kPlain},
     {"GET", "/metrics", Page::kMetrics, kMetricsKey},
     {"POST", "/reset_prefix_cache", Page::kResetPrefixCache, kAdmin},
-    {"GET", "/", Page::kNotBuilt, kPlain},
-    {"GET", "/tokenizer_info", Page::kNotBuilt, kPlain},
+    {"GET", "/", Page::kDashboard, kPlain},
+    {"GET", "/assets/", Page::kDashboard, kPlain},
+    {"GET", "/tokenizer_info", Page::kTokenizerInfo, kPlain},
     {"GET", "/v1/accounts", Page::kAccounts, kAdmin},
     {"GET", "/v1/blocks", Page::kBlocks, kAdmin},
     {"GET", "/v1/steps", Page::kSteps, kAdmin},

@@ -41,17 +41,25 @@ struct MachineRoofs {
   std::string isa;                                        // that the operations were measured on
 };
 
+// What one API key may have under way, and use; without keys everyone together. 0: no limit.
+struct KeyLimits {
+  uint32_t requests = 0;           // running and waiting
+  uint64_t tokens_per_minute = 0;  // of prompts and answers
+};
+
 struct Settings {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;  // 0: any free port
   std::string model_name;
   std::vector<std::pair<std::string, std::string>> api_keys;  // (name, SHA-256 hex of the key)
   std::vector<std::string> allowed_hosts, allowed_origins;
+  std::vector<std::string> metrics_sets;  // vllm-legacy, llamacpp
   bool public_metrics = false, receipts = true;
   text::OutputWish output;                                     // what is looked for in the text of a chat
   uint32_t drain_timeout_ms = 30'000, request_timeout_ms = 0;  // 0: none
   uint32_t threads = 2;                                        // connection threads
   WireLimits limits;
+  KeyLimits keys;
   std::vector<ShownSetting> shown;  // every flag, no secrets
   MachineRoofs roofs;               // empty: not known
 };

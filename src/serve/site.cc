@@ -5,8 +5,10 @@
 #include "serve/account_pages.h"
 #include "serve/answer.h"
 #include "serve/cache_pages.h"
+#include "serve/dashboard.h"
 #include "serve/generate.h"
 #include "serve/metrics.h"
+#include "serve/metrics_compat.h"
 #include "serve/pages.h"
 
 namespace tally::serve {
@@ -72,6 +74,10 @@ void TallySite::tick(int64_t now_us) {
   if (on_tick) on_tick(now_us);
   const auto desk_now = desk();
   if (!desk_now || desk_now->backend.accounts == nullptr) return;
+  if (desk_now->rates.due(now_us)) {
+    const engine::Stats stats = desk_now->backend.engine->stats();
+    desk_now->rates.look(now_us, computed_prompt_tokens(stats), stats.generation_tokens);
+  }
   const size_t held = transport_->held_bytes();
   desk_now->backend.accounts->book(base::Account::kRuntime, "requests",
                                    static_cast<int64_t>(held) - static_cast<int64_t>(booked_bytes_));
@@ -285,11 +291,20 @@ http::Response TallySite::page(const Route& route, const http::Request& request)
     case Page::kSteps:
       result = page_steps(d, request.query);
       break;
+    case Page::kTokenizerInfo:
+      result = page_tokenizer_info(d);
+      break;
     case Page::kKvEvents:
       result = page_kv_events(d, request.query);
       break;
     case Page::kResetPrefixCache:
       result = page_reset_prefix_cache(d);
+      break;
+    case Page::kDashboard:
+      if (auto file = dashboard_file(request.path))
+        response = std::move(*file);
+      else
+        result.error = ApiError{Code::kNotFound, "There is no such file."};
       break;
     case Page::kVersion:
       result.body = page_version(&d);
@@ -302,7 +317,7 @@ http::Response TallySite::page(const Route& route, const http::Request& request)
       result.error = ApiError{Code::kNotFound, "There is no such route."};
   }
   if (result.error) return error(request, *result.error);
-  response.body = std::move(result.body);
+  if (route.page != Page::kDashboard) response.body = std::move(result.body);
   add_fields(request, response.fields);
   response.fields.push_back({"Cache-Control", "no-store"});
   return response;

@@ -85,6 +85,8 @@ class ChatTemplate {
   // Renders to spans; adjacent spans of one trust are joined. Errors: kBadData with the template's own
   // message (raise_exception), or the name of the budget that was passed.
   base::Result<std::vector<TextSpan>> render(const ChatInput& input, const TemplateLimits& limits = {}) const;
+  // As it was given.
+  std::string_view source() const;
 
  private:
   struct State;

@@ -64,7 +64,7 @@ def test_unknown_command_without_a_near_one():
 @pytest.mark.parametrize(
     "flags",
     [("--kv-sinks", "4"), ("--draft-model", "x.gguf"), ("--speculate-max", "4"),
-     ("--metrics-compat", "llamacpp"), ("--log-content", "on")],
+     ("--log-content", "on")],
 )  # fmt: skip
 def test_flags_that_are_not_built(flags):
     refused(64, "serve", TINY, *flags, says=(flags[0], "not supported yet"))
@@ -100,6 +100,8 @@ BAD_VALUES = {
     "--isa": ("sse2",),
     "--drain-timeout": ("-1s", "3 weeks", "nan"),
     "--log-level": ("loud",),
+    "--limit-key-requests": ("-1", "65537"),
+    "--limit-key-tokens": ("-1", "2000000000"),
 }
 
 
@@ -115,6 +117,10 @@ def test_arguments():
     refused(64, "serve", says="MODEL is missing")
     refused(64, "serve", TINY, "another", says="another")
     refused(64, "serve", TINY, "--port", says="--port")
+
+
+def test_lists_of_words():
+    refused(64, "serve", TINY, "--metrics-compat", "llamacpp,vllm", says=("--metrics-compat: 'vllm'", "allowed: vllm-legacy llamacpp"))
 
 
 def test_more_threads_than_cpus_are_clamped(start):

@@ -55,7 +55,16 @@ def test_kept_roofs_are_told_by_servers(start, tmp_path):
     server = start(TINY, "--tuning-cache", tmp_path)
     told = server.get("/v1/settings").json["roofs"]
     assert told["isa"] == "avx2" and told["bytes_per_s"] == ROOFS["bytes_per_s"] and told["ops_per_s"] == ROOFS["ops_per_s"]
+    server.complete("the sea", max_tokens=20, ignore_eos=True)
+    metrics = server.metrics()
+    assert metrics['tally_roof_bytes_per_second{threads="1"}'] == ROOFS["bytes_per_s"]["1"] and metrics['tally_roof_flops{threads="1"}'] > 0
+    bound = {by: metrics[f'tally_bound_seconds_total{{by="{by}"}}'] for by in ("bandwidth", "compute", "forward")}
+    assert bound["bandwidth"] + bound["compute"] > 0 and bound["forward"] < 1e-6, bound
     page = json.loads(tally("doctor", "--json", "--tuning-cache", tmp_path).stdout)
     assert page["roofs"]["bytes_per_s"] == ROOFS["bytes_per_s"]  # kept, not measured
     (tmp_path / "roofs").write_text('{"schema": 1, "fingerprint": "another machine", "roofs": {"bytes_per_s": {"1": 1e9}}}')
-    assert start(TINY, "--tuning-cache", tmp_path).get("/v1/settings").json["roofs"] is None
+    other = start(TINY, "--tuning-cache", tmp_path)
+    assert other.get("/v1/settings").json["roofs"] is None
+    other.complete("the sea", max_tokens=3)
+    metrics = other.metrics()
+    assert metrics['tally_roof_flops{threads="1"}'] == 0 and metrics['tally_bound_seconds_total{by="forward"}'] > 0

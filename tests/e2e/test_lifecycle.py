@@ -1,15 +1,17 @@
 """From the first probe to the last signal, and what one request may expect in between."""
 
+import fcntl
 import json
 import os
 import re
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rig import SHORT, SMOL, TINY, Streamed, eventually, tally
+from rig import LONG_RUN, SHORT, SMOL, TINY, Events, Streamed, eventually, tally
 
 SLOW_MODEL = TINY if SHORT else SMOL  # slow enough that a stream still runs when the test looks
 CONTEXT = 256  # tokens, of the shared server
@@ -136,6 +138,54 @@ def test_other_signals_change_nothing(start):
     assert server.complete("the sea", max_tokens=20, temperature=0, logprobs=2)["choices"] == before
 
 
+def test_killed_and_started_again(start):
+    """X6: nothing that the first left is in the way of the second, on the same port."""
+    first = start(TINY, "--kv-pool", "4MiB")
+    answer = first.complete("the sea", max_tokens=8, temperature=0)["choices"]
+    first.signal(signal.SIGKILL)
+    assert first.wait() == -signal.SIGKILL
+    start.started.remove(first)
+    second = start(TINY, "--kv-pool", "4MiB", "--port", first.port)
+    assert second.port == first.port and second.complete("the sea", max_tokens=8, temperature=0)["choices"] == answer
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT], ids=lambda n: n.name)
+def test_a_crash_is_one_line(start, number):
+    """X8, I11: it says what it was, nothing of a request, and the process ends by the signal."""
+    server = start(TINY, "--kv-pool", "4MiB")
+    assert server.complete("canary-91b2c", max_tokens=3)
+    server.signal(number)
+    assert server.wait() == -number
+    start.started.remove(server)
+    last = server.stderr.splitlines()[-1]
+    assert last.startswith(f"tally: ended by {number.name}, a fault of the program (version ") and str(server.process.pid) in last
+    assert "canary" not in server.stderr
+
+
+def test_fewer_cpus_than_at_the_start(start):
+    """Q17: all its threads share one CPU from now on, and the answers are the same."""
+    server = start(TINY, "--kv-pool", "4MiB", "--threads", "2")
+    before = server.complete("the sea", max_tokens=20, temperature=0)["choices"]
+    cpus = os.sched_getaffinity(0)
+    for task in os.listdir(f"/proc/{server.process.pid}/task"):
+        os.sched_setaffinity(int(task), {min(cpus)})
+    assert server.complete("the sea", max_tokens=20, temperature=0)["choices"] == before
+
+
+def test_the_log_never_tells_prompts_or_keys(start):
+    """I8, at the level that tells most."""
+    canary, key = "canary-7f3a91", "key-c0ffee-secret"
+    server = start(TINY, "--kv-pool", "4MiB", "--log-level", "trace", "--log-json", env={"TALLY_API_KEY": key})
+    headers = [("Authorization", f"Bearer {key}")]
+    ask = {"model": server.model, "prompt": canary, "max_tokens": 3}
+    assert server.post("/v1/completions", ask, headers).status == 200
+    assert server.post("/v1/completions", {**ask, "temperature": canary}, headers).status == 400
+    assert server.post("/v1/completions", ask, [("Authorization", f"Bearer {canary}")]).status == 401
+    server.stop()
+    assert "/v1/completions" in server.stderr
+    assert canary not in server.stderr and key not in server.stderr
+
+
 def test_a_closed_stderr_does_not_end_it(start):
     reading, writing = os.pipe()
     server = start(TINY, "--kv-pool", "4MiB", "--log-level", "debug", stderr=writing)
@@ -144,6 +194,23 @@ def test_a_closed_stderr_does_not_end_it(start):
     for _ in range(50):
         assert server.get("/livez").status == 200
     assert server.complete("the sea", max_tokens=5)
+    metrics = server.metrics()
+    assert metrics["tally_log_lines_dropped_total"] >= 50 and metrics['tally_write_errors_total{sink="log"}'] >= 50
+
+
+def test_a_full_stderr_stops_nobody(start):
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    server = start(TINY, "--kv-pool", "4MiB", "--log-level", "debug", stderr=writing)
+    os.close(writing)
+
+    def dropped():
+        server.get("/livez", [("x-request-id", "x" * 64)])
+        return server.metrics()["tally_log_lines_dropped_total"] > 0
+
+    eventually(dropped, "the pipe is full, and lines are dropped")
+    assert server.complete("the sea", max_tokens=5)
+    os.close(reading)
 
 
 @pytest.mark.sanitizer
@@ -174,6 +241,46 @@ def test_request_deadline(start):
     late = server.post("/v1/completions", {"model": server.model, "prompt": "x"}, [("x-request-timeout", "0.05")])
     assert (late.status, late.error["code"], late.headers["x-should-retry"]) == (504, "deadline_exceeded", "false")
     assert finish(running).finish_reason == "length"
+    server.at_rest()
+
+
+def test_a_deadline_passes_at_any_stage(start):
+    """Q9: in the queue, in prefill, in decode; before the head of the answer it is a status, afterwards an event."""
+    server = start(SMOL, "--kv-pool", "64MiB", "--max-seqs", "1", "--step-tokens", "16", "--request-timeout", "2min")
+
+    def late(body, seconds):
+        reply = server.post("/v1/completions", {"model": server.model, **body}, [("x-request-timeout", seconds)])
+        assert (reply.status, reply.error["code"], reply.error["type"]) == (504, "deadline_exceeded", "server_error"), reply
+        assert reply.headers["x-should-retry"] == "false"
+
+    running = begin(server)
+    late({"prompt": "x"}, "0.05")
+    assert finish(running).finish_reason == "length"
+    server.at_rest()
+    before = server.metrics()['tally_step_rows_total{what="prefill"}']
+    late({"prompt": "word " * 1900, "max_tokens": 1}, "0.15")
+    computed = server.metrics()['tally_step_rows_total{what="prefill"}'] - before
+    assert 0 < computed < 1900, "it passed in prefill"
+    late({"prompt": "x", "ignore_eos": True}, "0.5")
+    with server.wire() as wire:
+        body = {"model": server.model, "prompt": "x", "ignore_eos": True, "stream": True}
+        streamed = Streamed(Events(wire.request("POST", "/v1/completions", body, [("x-request-timeout", "0.5")])))
+        assert streamed.text and streamed.error["code"] == "deadline_exceeded" and streamed.finish_reason is None
+        assert wire.closed()
+    server.at_rest()
+    for bad in ("soon", "0", "-1", "1e3", "inf", "nan", "1,2", ""):
+        reply = server.post("/v1/completions", {"model": server.model, "prompt": "x"}, [("x-request-timeout", bad)])
+        assert (reply.status, reply.error["param"]) == (400, "x-request-timeout"), bad
+        assert f'not "{bad}"' in reply.error["message"]
+    assert server.metrics()['tally_requests_ended_total{reason="deadline"}'] == 4
+
+
+def test_the_servers_deadline_holds_without_a_clients(start):
+    server = start(SMOL, "--kv-pool", "64MiB", "--request-timeout", "300ms")
+    body = {"model": server.model, "prompt": "x", "ignore_eos": True}
+    for headers in ((), (("x-request-timeout", "60"),)):
+        reply = server.post("/v1/completions", body, headers)
+        assert (reply.status, reply.error["code"]) == (504, "deadline_exceeded")
     server.at_rest()
 
 
@@ -347,3 +454,31 @@ def test_settings_and_tuning(start, tmp_path):
     assert "prefetch 2048 bytes ahead, chunks of 512 KiB" in tally("inspect", TINY, *flags[2:]).stdout
     kept.write_bytes(b"\xff\x00 damaged")
     assert {t["type"] for t in page()} == types
+
+
+if LONG_RUN:
+
+    def test_probes_and_metrics_while_the_engine_is_saturated(start):
+        """99 of 100 within 20 ms, though eight users take all the CPUs."""
+        server = start(SMOL, "--kv-pool", "64MiB")
+        over = threading.Event()
+
+        def load(i):
+            while not over.is_set():
+                assert server.complete(f"{i} " + "the light of the sea " * 60, max_tokens=60, ignore_eos=True)
+
+        def milliseconds(wire, path):
+            time.sleep(0.01)
+            begin = time.perf_counter()
+            assert wire.request("GET", path).reply().status == 200
+            return 1000 * (time.perf_counter() - begin)
+
+        with ThreadPoolExecutor(8) as pool:
+            users = [pool.submit(load, i) for i in range(8)]
+            eventually(lambda: server.metrics()["vllm:num_requests_running"] >= 6, "it is busy")
+            with server.wire() as wire:
+                times = {path: sorted(milliseconds(wire, path) for _ in range(300)) for path in ("/livez", "/metrics")}
+            over.set()
+            for user in users:
+                user.result()
+        assert all(of_path[297] <= 20 for of_path in times.values()), {path: of_path[290:] for path, of_path in times.items()}

@@ -5,10 +5,10 @@ import hashlib
 import html.parser
 import json
 import re
-import subprocess
 
 import pytest
 
+from browser import drawn
 from rig import LONG_RUN, TINY, tally
 from test_cli import refused
 from test_compare import write_run
@@ -120,16 +120,6 @@ def test_bad_input_is_told(tmp_path):
     refused(65, "report", run, says=("run.json: schema: 2", "newer than 1"))
 
 
-# A script of the page's own kind would be refused by its policy: the marks are counted in the document that the browser leaves.
-def drawn(page, home, *flags):
-    command = ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--virtual-time-budget=5000",
-               f"--user-data-dir={home}/profile", *flags, "--dump-dom", f"file://{page}"]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, timeout=120)
-    messages = [line for line in done.stderr.decode().splitlines() if "CONSOLE" in line]
-    assert done.returncode == 0 and messages == [], messages
-    return done.stdout.decode()
-
-
 def marks(document, section):
     body = re.search(rf'<section id="{section}".*?</section>', document, re.S)[0]
     return len(re.findall(r'<(?:path|circle) class="(?:line|area|fill|dot|ring|heat)', body))
@@ -144,15 +134,15 @@ if LONG_RUN:
                      "--output-tokens", "40", "--out", runs)  # fmt: skip
         assert done.returncode == 0, done.stderr
         report(tmp_path, runs)
-        document = drawn(tmp_path / "page.html", tmp_path)
+        document = drawn(f"file://{tmp_path}/page.html", tmp_path)
         assert 'data-drawn="yes"' in document
         for section in ("distributions", "sweep", "timeline", "steps", "gaps", "memory", "plan", "roofline", "slowest"):
             assert marks(document, section) > 0, section
         # What runs say does not run, and a run without anything still makes a page.
         hostile = write_run(tmp_path / "hostile", label=HOSTILE, model={"path_basename": HOSTILE}, results={HOSTILE: HOSTILE}, command=HOSTILE)
         report(tmp_path, hostile)
-        document = drawn(tmp_path / "page.html", tmp_path)
+        document = drawn(f"file://{tmp_path}/page.html", tmp_path)
         assert 'data-drawn="yes"' in document and "<img" not in document and document.count("<script") == 2
         (hostile / "requests.jsonl").write_text("")
         report(tmp_path, hostile)
-        assert 'data-drawn="yes"' in drawn(tmp_path / "page.html", tmp_path, "--window-size=390,800")
+        assert 'data-drawn="yes"' in drawn(f"file://{tmp_path}/page.html", tmp_path, "--window-size=390,800")

@@ -48,21 +48,31 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   bool number_float(number_float_t v, const string_t&) override { return add({v}); }
   bool string(string_t& v) override { return add({std::move(v)}); }
   bool binary(binary_t&) override { return false; }
-  bool start_object(std::size_t) override { return open({JsonObject{}}); }
+  bool start_object(std::size_t) override {
+    objects_.push_back(key_places_.size());
+    return open({JsonObject{}});
+  }
   bool start_array(std::size_t) override { return open({JsonArray{}}); }
   bool end_array() override { return close(); }
   bool key(string_t& name) override {
     key_ = std::move(name);
+    key_places_.push_back(at());
     return true;
   }
   bool end_object() override {
     const auto& object = *stack_.back()->as<JsonObject>();
-    std::vector<std::string_view> names;
+    std::vector<std::pair<std::string_view, size_t>> names;  // and the order
     names.reserve(object.size());
-    for (const auto& member : object) names.push_back(member.first);
+    for (const auto& member : object) names.emplace_back(member.first, names.size());
     std::sort(names.begin(), names.end());
-    const auto twice = std::adjacent_find(names.begin(), names.end());
-    if (twice != names.end()) return stop("the key \"" + echo(*twice) + "\" occurs twice in an object");
+    const auto first = std::adjacent_find(names.begin(), names.end(),
+                                          [](const auto& a, const auto& b) { return a.first == b.first; });
+    if (first != names.end())
+      return stop("no JSON document with distinct keys: \"" + echo(first->first) +
+                  "\" occurs for the second time at byte " +
+                  std::to_string(key_places_[objects_.back() + first[1].second]));
+    key_places_.resize(objects_.back());
+    objects_.pop_back();
     return close();
   }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
@@ -104,7 +114,8 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  std::string place_text() const { return " at byte " + std::to_string(reached_ - begin_ - 1); }
+  size_t at() const { return static_cast<size_t>(reached_ - begin_ - 1); }
+  std::string place_text() const { return " at byte " + std::to_string(at()); }
 
   bool close() {
     stack_.pop_back();
@@ -115,6 +126,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   const char* const begin_;
   const char* const& reached_;  // behind the last byte that was read
   std::vector<Json*> stack_;
+  std::vector<size_t> objects_, key_places_;  // of open objects: where their keys begin among the places
   std::string key_, why_;
   size_t nodes_ = 0;
 };
