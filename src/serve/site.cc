@@ -39,7 +39,12 @@ TallySite::TallySite(const Settings& settings)
       compilers_(std::make_shared<Workers>(1)) {}
 
 // The workers end first: their tasks use all the rest.
-TallySite::~TallySite() {
+TallySite::~TallySite() { end_tasks(); }
+
+void TallySite::end_tasks() {
+  const auto desk_now = desk();
+  if (desk_now && desk_now->backend.constraints && !tasks_ended_) desk_now->backend.constraints->end();
+  tasks_ended_ = true;
   compilers_->stop();
   workers_->stop();
 }
