@@ -217,7 +217,8 @@ TEST(Metrics, RatesOfTheLastMinute) {
   EXPECT_EQ(window.rates(10 * kSecond, 1500, 20).prompt, 50);
   EXPECT_EQ(window.rates(10 * kSecond, 1500, 20).generated, 2);
   for (int64_t s = 1; s <= 100; ++s) window.look(s * kSecond, 1000 + static_cast<uint64_t>(s), 0);
-  EXPECT_NEAR(window.rates(100 * kSecond + 1, 1100, 0).prompt, 1, 1e-4) << "what is older than a minute is left out";
+  EXPECT_NEAR(window.rates(100 * kSecond + 1, 1100, 0).prompt, 1, 1e-4)
+      << "what is older than a minute is left out";
   EXPECT_EQ(window.rates(500 * kSecond, 9000, 0).prompt, 0) << "no look that is young enough";
 }
 
