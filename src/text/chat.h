@@ -78,7 +78,6 @@ class ChatTemplate {
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
   ~ChatTemplate();
 
-  std::string_view source() const;
   // Found by rendering small chats with a call, of each shape until one is taken.
   ChatShape shape() const;
 
