@@ -112,8 +112,8 @@ Result<serve::Settings> server_settings(const base::Settings& s, const std::stri
     base::log_warn("anyone who reaches {} may use this server: no API key is set", out.host);
   }
   out.allowed_hosts = s.list("allowed-hosts"), out.allowed_origins = s.list("allowed-origins");
-  TALLY_TRY(out.metrics_sets, word_list(s, "serve", "metrics-compat"));
-  out.public_metrics = s.on("public-metrics"), out.receipts = s.on("receipts");
+  TALLY_TRY(out.metrics.sets, word_list(s, "serve", "metrics-compat"));
+  out.metrics.open = s.on("public-metrics"), out.receipts = s.on("receipts");
   // "auto" is the name of no format.
   out.output = {text::tool_format_of(s.text("tool-format")), s.text("reasoning") == "auto"};
   out.drain_timeout_ms = static_cast<uint32_t>(s.number("drain-timeout"));

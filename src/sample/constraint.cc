@@ -10,6 +10,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <list>
 #include <mutex>
 #include <optional>
@@ -131,6 +132,7 @@ struct ConstraintCompiler::State {
   std::vector<TokenId> end_ids;
   size_t vocab = 0, table_bytes = 0;
   std::shared_ptr<const Blanks> blanks;
+  std::atomic<bool> ending{false};
   std::optional<xgrammar::GrammarCompiler> compiler;  // const use from many threads: it keeps nothing
 
   std::mutex mutex;
@@ -207,6 +209,7 @@ void ConstraintCompiler::State::drop_last() {
 void ConstraintCompiler::State::attempt(const ConstraintSpec& spec, Attempt& out) {
   out.meter.live_bytes_max = static_cast<int64_t>(limits.compile_bytes);
   out.meter.deadline_us = base::now_us() + limits.compile_us;
+  out.meter.stop = &ending;
   try {
     const Meter::Running running(out.meter);
     out.grammar.emplace(build(*compiler, spec));
@@ -279,6 +282,8 @@ Result<std::shared_ptr<const Constraint>> ConstraintCompiler::State::keep(const 
   return constraint;
 }
 
+void ConstraintCompiler::end() { state_->ending = true; }
+
 Result<std::shared_ptr<const Constraint>> ConstraintCompiler::compile(const ConstraintSpec& spec) {
   if (auto found = find(spec)) return found;
   if (state_->end_ids.empty())
@@ -286,6 +291,7 @@ Result<std::shared_ptr<const Constraint>> ConstraintCompiler::compile(const Cons
   TALLY_TRY_VOID(judge_text(spec, state_->limits));
   Attempt attempt;
   TALLY_TRY_VOID(on_deep_stack([&] { state_->attempt(spec, attempt); }));
+  if (state_->ending) return Error{ErrorCode::kUnavailable, "the server is ending"};
   if (!attempt.message.empty()) return Error{ErrorCode::kBadData, attempt.message};
   return state_->keep(spec, attempt);
 }

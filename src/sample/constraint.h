@@ -86,6 +86,8 @@ class ConstraintCompiler {
   // Errors: kBadData, a message for who wrote the spec: it is not well formed, allows no text, or takes more
   // time or memory than it may; kUnavailable: what is in use leaves no room.
   base::Result<std::shared_ptr<const Constraint>> compile(const ConstraintSpec& spec);
+  // Ends compilations that are under way, and refuses others (kUnavailable).
+  void end();
 
  private:
   struct State;

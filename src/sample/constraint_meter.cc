@@ -20,7 +20,8 @@ bool spent(Meter& meter) {
   meter.peak_bytes = std::max(meter.peak_bytes, meter.live_bytes);
   meter.out_of_bytes = meter.out_of_bytes || meter.live_bytes > meter.live_bytes_max;
   if (++meter.allocations % kAllocationsBetweenLooks == 0)
-    meter.out_of_time = meter.out_of_time || base::now_us() > meter.deadline_us;
+    meter.out_of_time = meter.out_of_time || base::now_us() > meter.deadline_us ||
+                        (meter.stop != nullptr && meter.stop->load(std::memory_order_relaxed));
   return meter.out_of_bytes || meter.out_of_time;
 }
 

@@ -3,6 +3,7 @@
 // an allocation beyond a budget of bytes or time throws, which it survives as any code survives
 // std::bad_alloc. Private to the room.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -16,6 +17,7 @@ struct Meter {
   int64_t live_bytes_max = std::numeric_limits<int64_t>::max();
   int64_t deadline_us = std::numeric_limits<int64_t>::max();
   int64_t allocations = 0;
+  const std::atomic<bool>* stop = nullptr;  // once true, it is out of time
   bool out_of_bytes = false, out_of_time = false;
   std::string warning;  // the first
 

@@ -74,6 +74,39 @@ TEST(Constrained, WhatDoesNotCompileIsToldLateAndWell) {
   EXPECT_NE(metrics.find("tally_requests_refused_total{code=\"invalid_schema\"} 2"), std::string::npos);
 }
 
+// A constraint that takes as long as it may: references in a long row.
+std::string slow_request(int number) {
+  std::string schema = R"({"$ref":"#/$defs/d0","$defs":{)";
+  for (int d = 0; d < 4000; ++d)
+    schema += "\"d" + std::to_string(d) + R"(":{"$ref":"#/$defs/d)" + std::to_string(d + 1) + "\"},";
+  schema += R"("d4000":{"const":)" + std::to_string(number) + "}}}";
+  return Rig::post_bytes(
+      "/v1/completions",
+      asking(R"("response_format":{"type":"json_schema","json_schema":{"name":"n","schema":)" + schema +
+             "}}"));
+}
+bool is_deferred(const Rig& rig, const std::string& count) {
+  return rig.get("/metrics").body.find("reason=\"deferred\"} " + count) != std::string::npos;
+}
+
+TEST(Constrained, TheEndDoesNotWaitForACompilation) {
+  sample::ConstraintLimits limits;
+  limits.compile_us = 60'000'000, limits.compile_bytes = size_t{1} << 30;
+  sample::ConstraintCompiler compiler(tiny_words(), limits, {});
+  RigOptions options;
+  options.constraints = &compiler;
+  Rig rig(options);
+  Client client(rig.port());
+  client.send(slow_request(1));
+  ASSERT_TRUE(eventually([&] { return is_deferred(rig, "1"); }));
+  const int64_t begin = base::now_us();
+  rig.server->stop();
+  rig.server->stop();
+  rig.join();
+  EXPECT_LT(base::now_us() - begin, 5'000'000);  // of the 0.8 s that last frames have
+  EXPECT_FALSE(compiler.compile({sample::ConstraintSpec::Kind::kRegex, "a"}));
+}
+
 // Constraints that take a while: probes and other requests do not wait, and the queue for them is bounded.
 TEST(Constrained, CompilingKeepsNobodyElseWaiting) {
   sample::ConstraintLimits limits;
@@ -85,30 +118,20 @@ TEST(Constrained, CompilingKeepsNobodyElseWaiting) {
   options.settings.threads = 1;
   Rig rig(options);
   std::vector<std::unique_ptr<Client>> clients;
-  for (int i = 0; i < 4; ++i) {  // each takes as long as it may: references in a long row
-    std::string schema = R"({"$ref":"#/$defs/d0","$defs":{)";
-    for (int d = 0; d < 4000; ++d)
-      schema += "\"d" + std::to_string(d) + R"(":{"$ref":"#/$defs/d)" + std::to_string(d + 1) + "\"},";
-    schema += R"("d4000":{"const":)" + std::to_string(i) + "}}}";
+  for (int i = 0; i < 4; ++i) {
     clients.push_back(std::make_unique<Client>(rig.port()));
-    clients.back()->send(Rig::post_bytes(
-        "/v1/completions",
-        asking(R"("response_format":{"type":"json_schema","json_schema":{"name":"n","schema":)" + schema +
-               "}}")));
+    clients.back()->send(slow_request(i));
   }
   const int64_t begin = base::now_us();
   EXPECT_EQ(rig.post("/v1/completions", asking(R"("seed":1)")).status, 200);
   EXPECT_EQ(rig.get("/livez").status, 200);
-  const auto deferred = [&](const std::string& count) {
-    return rig.get("/metrics").body.find("reason=\"deferred\"} " + count) != std::string::npos;
-  };
-  EXPECT_TRUE(eventually([&] { return deferred("2"); }));
+  EXPECT_TRUE(eventually([&] { return is_deferred(rig, "2"); }));
   EXPECT_LT(base::now_us() - begin, kWhileItCompilesUs);
   std::multiset<int> answers;
   for (const auto& client : clients) answers.insert(client->read_reply().status);
   EXPECT_EQ(answers.count(503), 2u);
   EXPECT_EQ(answers.count(400) + answers.count(200), 2u);
-  EXPECT_TRUE(deferred("0"));
+  EXPECT_TRUE(is_deferred(rig, "0"));
 }
 
 }  // namespace

@@ -81,16 +81,17 @@ ApiError cannot_compile(const base::Error& error, const std::string& param) {
 // On a thread of its own kind: seconds there keep no answer from its text.
 void compile_and_begin(const Kitchen& kitchen, const std::shared_ptr<http::Exchange>& exchange, Order order,
                        std::vector<http::Field> fields) {
-  std::optional<ApiError> error;
-  if (!exchange->gone()) {
-    auto compiled = kitchen.desk->backend.constraints->compile(order.options.constraint->spec);
-    if (compiled)
-      order.constraint = *compiled;
-    else
-      error = cannot_compile(compiled.error(), order.options.constraint->param);
+  if (exchange->gone()) {
+    kitchen.counters.compiling.fetch_sub(1);
+    kitchen.counters.ended[static_cast<size_t>(Ended::kDisconnect)].fetch_add(1);
+    return;
   }
+  const openai::Constrained& wanted = *order.options.constraint;
+  const auto compiled = kitchen.desk->backend.constraints->compile(wanted.spec);
   kitchen.counters.compiling.fetch_sub(1);
-  if (!error) error = begin_ready(kitchen, exchange, std::move(order), std::move(fields));
+  if (!compiled) return kitchen.refuse(exchange, cannot_compile(compiled.error(), wanted.param));
+  order.constraint = *compiled;
+  const auto error = begin_ready(kitchen, exchange, std::move(order), std::move(fields));
   if (error) kitchen.refuse(exchange, *error);
 }
 

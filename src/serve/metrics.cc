@@ -41,7 +41,7 @@ class Scrape final : public prometheus::Collectable {
     add_steps(page);
     add_bounds(page);
     add_process(page);
-    const auto& sets = desk_.settings.metrics_sets;
+    const auto& sets = desk_.settings.metrics.sets;
     if (std::ranges::find(sets, "vllm-legacy") != sets.end()) add_vllm_legacy(page, stats_);
     if (std::ranges::find(sets, "llamacpp") != sets.end())
       add_llamacpp(page, stats_, desk_.rates, desk_.backend.engine->info().block_tokens);

@@ -112,7 +112,7 @@ TEST(Metrics, EveryRowIsThereFromTheStart) {
 // A server that has served one request of each kind, and everyone's names.
 TEST(Metrics, WhatOthersReadIsThere) {
   RigOptions options;
-  options.settings.metrics_sets = {"vllm-legacy", "llamacpp"};
+  options.settings.metrics.sets = {"vllm-legacy", "llamacpp"};
   Rig rig(options);
   EXPECT_EQ(rig.post("/v1/completions", R"({"model":"tiny","prompt":"x","max_tokens":5,"n":2})").status, 200);
   EXPECT_EQ(
@@ -192,7 +192,7 @@ constexpr int64_t kScrapeLimitUs = 5'000;
 
 TEST(Metrics, AScrapeIsCheap) {
   RigOptions options;
-  options.settings.metrics_sets = {"vllm-legacy", "llamacpp"};
+  options.settings.metrics.sets = {"vllm-legacy", "llamacpp"};
   Rig rig(options);
   Client client(rig.port());
   std::vector<int64_t> times;

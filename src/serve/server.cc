@@ -31,6 +31,7 @@ class TallyServer final : public Server {
 
   int run() override {
     transport_->run();
+    site_->end_tasks();
     return site_->health() == Health::kFailed ? kExitFailed : 0;
   }
 

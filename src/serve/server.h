@@ -47,14 +47,19 @@ struct KeyLimits {
   uint64_t tokens_per_minute = 0;  // of prompts and answers
 };
 
+struct MetricsSettings {
+  bool open = false;              // to scrapers without a key
+  std::vector<std::string> sets;  // besides the default one: vllm-legacy, llamacpp
+};
+
 struct Settings {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;  // 0: any free port
   std::string model_name;
   std::vector<std::pair<std::string, std::string>> api_keys;  // (name, SHA-256 hex of the key)
   std::vector<std::string> allowed_hosts, allowed_origins;
-  std::vector<std::string> metrics_sets;  // vllm-legacy, llamacpp
-  bool public_metrics = false, receipts = true;
+  MetricsSettings metrics;
+  bool receipts = true;
   text::OutputWish output;                                     // what is looked for in the text of a chat
   uint32_t drain_timeout_ms = 30'000, request_timeout_ms = 0;  // 0: none
   uint32_t threads = 2;                                        // connection threads

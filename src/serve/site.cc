@@ -39,7 +39,12 @@ TallySite::TallySite(const Settings& settings)
       compilers_(std::make_shared<Workers>(1)) {}
 
 // The workers end first: their tasks use all the rest.
-TallySite::~TallySite() {
+TallySite::~TallySite() { end_tasks(); }
+
+void TallySite::end_tasks() {
+  const auto desk_now = desk();
+  if (desk_now && desk_now->backend.constraints && !tasks_ended_) desk_now->backend.constraints->end();
+  tasks_ended_ = true;
   compilers_->stop();
   workers_->stop();
 }
@@ -176,7 +181,7 @@ std::optional<http::Response> TallySite::judge_head(http::Request& request) {
     return preflight;
   }
   const int flags = request.route >= 0 ? kRoutes[request.route].flags : kPlain;
-  const bool open = (flags & kProbe) || ((flags & kMetricsKey) && settings_.public_metrics);
+  const bool open = (flags & kProbe) || ((flags & kMetricsKey) && settings_.metrics.open);
   if (!open)
     if (const auto wrong = gate_->judge_key(request)) return error(request, *wrong);
   std::string allow;

@@ -23,6 +23,9 @@ class TallySite final : public http::Site {
   explicit TallySite(const Settings& settings);
   ~TallySite() override;
 
+  // After the transport has run: tasks that are under way end, the others are dropped, and nothing uses the
+  // back end any more.
+  void end_tasks();
   // Before the transport runs.
   void attach(http::Transport& transport);
 
@@ -59,7 +62,8 @@ class TallySite final : public http::Site {
   std::atomic<Health> health_{Health::kLoading};
   mutable std::mutex mutex_;
   std::shared_ptr<Desk> desk_;  // guarded by mutex_
-  size_t booked_bytes_ = 0;     // I/O thread: what connections held at the last tick
+  bool tasks_ended_ = false;
+  size_t booked_bytes_ = 0;  // I/O thread: what connections held at the last tick
   int64_t refusal_logged_us_ = 0;
   uint64_t refusals_unlogged_ = 0;
 };

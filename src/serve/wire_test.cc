@@ -270,7 +270,7 @@ TEST(Wire, W19EveryRouteAsksForAKey) {
 TEST(Wire, PublicMetricsNeedNoKey) {
   RigOptions options = with_keys({{"a", "secret"}});
   EXPECT_EQ(Rig(options).get("/metrics").status, 401);
-  options.settings.public_metrics = true;
+  options.settings.metrics.open = true;
   Rig rig(options);
   EXPECT_EQ(rig.get("/metrics").status, 200);
   EXPECT_EQ(rig.get("/v1/models").status, 401);
