@@ -36,9 +36,13 @@ ConstraintVocabulary vocabulary(int64_t model) {
   return out;
 }
 
-ConstraintSpec spec(int64_t kind) {
-  return kind == 0 ? ConstraintSpec{ConstraintSpec::Kind::kJsonObject, ""}
-                   : ConstraintSpec{ConstraintSpec::Kind::kJsonSchema, kSchema};
+ConstraintSpec spec(int64_t number) {
+  using Kind = ConstraintSpec::Kind;
+  const ConstraintSpec specs[] = {{Kind::kJsonObject, ""},
+                                  {Kind::kJsonSchema, kSchema},
+                                  {Kind::kRegex, "[A-Za-z ,.]+"},
+                                  {Kind::kRegex, "[a-z ]{2,40}"}};
+  return specs[number];
 }
 
 void tables(benchmark::State& state) {
@@ -111,8 +115,8 @@ void pick_of_row(benchmark::State& state) {
 
 BENCHMARK(pick_of_row)->ArgsProduct({{0, 1}, {0, 1}})->Unit(benchmark::kMicrosecond);
 BENCHMARK(tables)->DenseRange(0, 1)->Unit(benchmark::kMillisecond);
-BENCHMARK(compile)->ArgsProduct({{0, 1}, {0, 1}})->Unit(benchmark::kMillisecond)->Iterations(5);
-BENCHMARK(mask)->ArgsProduct({{0, 1}, {0, 1}})->Unit(benchmark::kMicrosecond)->Iterations(2000);
+BENCHMARK(compile)->ArgsProduct({{0, 1}, {0, 1, 2, 3}})->Unit(benchmark::kMillisecond)->Iterations(5);
+BENCHMARK(mask)->ArgsProduct({{0, 1}, {0, 1, 2, 3}})->Unit(benchmark::kMicrosecond)->Iterations(2000);
 
 }  // namespace
 }  // namespace tally::sample
