@@ -1,5 +1,6 @@
 #include "crash_line.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -37,7 +38,10 @@ class Line {
     while ((number /= 10) > 0);
     add(std::string_view(digits + at, std::size(digits) - at));
   }
+  // Not to a pipe that is full: the process has to end.
   void write() const {
+    pollfd ready{STDERR_FILENO, POLLOUT, 0};
+    if (::poll(&ready, 1, 0) != 1) return;
     if (::write(STDERR_FILENO, bytes_, length_) < 0) return;  // nobody is there to be told
   }
 

@@ -14,13 +14,9 @@ void Loop::pick() {
   }
   outcomes_.clear();
   for (size_t i = 0; i < draws_.size(); ++i) {
-    Group& g = groups_[draws_[i].group];
-    g.failed = g.failed || !picks_[i].finite;
-    if (!draws_[i].sequence->beams) draws_[i].sequence->dead_end |= draws_[i].dead_end;
-  }
-  for (size_t i = 0; i < draws_.size(); ++i) {
     const Draw& d = draws_[i];
-    const bool failed = groups_[d.group].failed;
+    const bool failed = groups_[d.group].failed || !picks_[i].finite;
+    if (!d.sequence->beams) d.sequence->dead_end |= d.dead_end;
     if (d.sequence->beams) d.sequence->beams->failed |= failed;
     outcomes_.push_back({picks_[i].id, picks_[i].is_end, failed});
   }

@@ -137,7 +137,8 @@ struct Stats {
   uint64_t weight_bytes_read = 0, kv_bytes_read = 0, activation_bytes_read = 0, kv_bytes_written = 0,
            flops = 0;
   uint64_t sequence_tokens_max = 0;       // prompt and answer of the longest that has ended
-  double bandwidth_s = 0, compute_s = 0;  // of forward_s, by the roof that asks for more; 0: not known
+  // Of forward_s, by the roof that asks for more; unbound_s: where the roofs are not known.
+  double bandwidth_s = 0, compute_s = 0, unbound_s = 0;
   double plan_s = 0, pack_s = 0, forward_s = 0, sample_s = 0, commit_s = 0,
          idle_s = 0;  // sum to the thread's wall
   Histogram ttft, inter_token, time_per_output_token, e2e, queue, prefill, decode, inference;  // seconds

@@ -129,6 +129,8 @@ void StepAccount::time(const StepRecord& r, double forward_s, const StepRoofs& r
     const auto bytes = static_cast<double>(r.weight_bytes + r.kv_bytes + r.activation_bytes);
     const bool is_bandwidth = bytes / roofs.bytes_per_s >= static_cast<double>(r.flops) / roofs.ops_per_s;
     (is_bandwidth ? totals.bandwidth_s : totals.compute_s) += forward_s;
+  } else {
+    totals.unbound_s += forward_s;
   }
   if (r.predicted_us > 0 && r.duration_us > 0)
     step_model_error.observe(std::abs(static_cast<double>(r.predicted_us - r.duration_us)) /

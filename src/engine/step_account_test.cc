@@ -45,6 +45,7 @@ TEST(StepAccount, PutsAPassDownToTheRoofThatAsksForMore) {
   account.time({.weight_bytes = 9'000, .flops = 1}, 5, {.bytes_per_s = 10e9});
   EXPECT_EQ(account.snapshot().bandwidth_s, 2);
   EXPECT_EQ(account.snapshot().compute_s, 3);
+  EXPECT_EQ(account.snapshot().unbound_s, 10);
 }
 
 TEST(StepAccount, TellsWhatPredictionsWereWorth) {

@@ -173,10 +173,12 @@ uint32_t Ledger::reset_prefix() {
 // being a leaf (a sequence that continued the chain from another's equal entry). Without the second rule a
 // sequence could need more than its own blocks. Requires: something is cached.
 void Ledger::make_room(Tick now) {
-  if (!leaves_.empty()) {
-    const Record& r = records_[leaves_.front()];
+  const auto observe = [&](const Record& r) {
     ages_.lifetime.observe(now - r.first_use);
     ages_.idle_before_evict.observe(now - r.last_use);
+  };
+  if (!leaves_.empty()) {
+    observe(records_[leaves_.front()]);
     unlink(leaves_.front(), Move::kEvict);
     return;
   }
@@ -186,6 +188,7 @@ void Ledger::make_room(Tick now) {
       first = id;
   }
   TALLY_CHECK(first != kNone, "nothing to evict", count(BlockState::kCached));
+  observe(records_[first]);
   unregister_subtree(first);
 }
 

@@ -310,8 +310,10 @@ void Answer::complete() {
   size_t longest = 0;
   for (const auto& choice : choices_) longest = std::max(longest, choice->tokens);
   desk_->longest.observe(static_cast<double>(longest));
-  const bool stopped = choices_.back()->stop_matched;
-  reason_ = stopped ? Ended::kStop : ended_reason(choices_.back()->stream->finish());
+  const Choice& last = *choices_.back();
+  reason_ = last.piece.finish_reason == "tool_calls" ? Ended::kToolCalls
+            : last.stop_matched                      ? Ended::kStop
+                                                     : ended_reason(last.stream->finish());
   leave();
 }
 

@@ -25,7 +25,11 @@ constexpr std::string_view kConnectionStates[] = {"idle", "reading", "running", 
 class Scrape final : public prometheus::Collectable {
  public:
   Scrape(const Desk& desk, const Counters& counters, const std::array<uint64_t, 4>& connections)
-      : desk_(desk), counters_(counters), connections_(connections), stats_(desk.backend.engine->stats()) {}
+      : desk_(desk), counters_(counters), connections_(connections), stats_(desk.backend.engine->stats()) {
+    // Requests whose constraint is being compiled wait, though not in the engine.
+    const uint64_t compiling = counters.compiling.load();
+    stats_.waiting += compiling, stats_.waiting_deferred += compiling;
+  }
 
   std::vector<prometheus::MetricFamily> Collect() const override {
     MetricsPage page(desk_.settings.model_name);
@@ -51,11 +55,10 @@ class Scrape final : public prometheus::Collectable {
  private:
   void add_gauges(MetricsPage& page) const {
     page.gauge("vllm:num_requests_running", number(stats_.running));
-    const double compiling = static_cast<double>(counters_.compiling.load());
-    page.gauge("vllm:num_requests_waiting", number(stats_.waiting) + compiling);
+    page.gauge("vllm:num_requests_waiting", number(stats_.waiting));
     page.gauge("vllm:num_requests_waiting_by_reason", number(stats_.waiting - stats_.waiting_deferred),
                {{"reason", "capacity"}});
-    page.gauge("vllm:num_requests_waiting_by_reason", number(stats_.waiting_deferred) + compiling,
+    page.gauge("vllm:num_requests_waiting_by_reason", number(stats_.waiting_deferred),
                {{"reason", "deferred"}});
     const double total = number(stats_.blocks_total);
     page.gauge("vllm:kv_cache_usage_perc", total > 0 ? number(stats_.blocks_held) / total : 0);
@@ -237,7 +240,7 @@ class Scrape final : public prometheus::Collectable {
     const std::pair<std::string_view, double> bounds[] = {
         {"bandwidth", stats_.bandwidth_s},
         {"compute", stats_.compute_s},
-        {"forward", std::max(0.0, stats_.forward_s - stats_.bandwidth_s - stats_.compute_s)},
+        {"forward", stats_.unbound_s},
         {"sampling", stats_.sample_s},
         {"scheduling", stats_.plan_s + stats_.pack_s + stats_.commit_s},
         {"idle", stats_.idle_s}};
@@ -264,7 +267,7 @@ class Scrape final : public prometheus::Collectable {
   const Desk& desk_;
   const Counters& counters_;
   const std::array<uint64_t, 4>& connections_;
-  const engine::Stats stats_;
+  engine::Stats stats_;
 };
 
 }  // namespace

@@ -54,6 +54,7 @@ ChatTemplate::ChatTemplate(std::unique_ptr<State> state) : state_(std::move(stat
 ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
 ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 ChatTemplate::~ChatTemplate() = default;
+
 base::Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
   try {
     auto state = std::make_unique<State>();

@@ -6,7 +6,7 @@ import re
 import openai
 import pytest
 
-from rig import SMOL
+from rig import SMOL, eventually
 from test_templates import template_file
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -79,8 +79,13 @@ def client_of(server):
 
 def test_a_call_and_its_answer(server):
     with client_of(server) as client:
+        def ended():
+            return server.metrics()['tally_requests_ended_total{reason="tool_calls"}']
+
+        before = ended()
         choice = client.chat.completions.create(**OPTIONS).choices[0]
         assert choice.finish_reason == "tool_calls" and choice.message.content is None
+        eventually(lambda: ended() == before + 1, "the call counted")
         (call,) = choice.message.tool_calls
         assert re.fullmatch(r"call_[A-Za-z0-9]{24}", call.id) and call.type == "function"
         assert call.function.name == "get_weather" and json.loads(call.function.arguments) == {"city": "Rome"}

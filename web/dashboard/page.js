@@ -6,6 +6,7 @@ const kPeriodS = 1, // between two looks; longer where a look takes long: at mos
   kQuietS = 10, // pages that change only with steps are looked at so often without one
   kKeptS = 300,
   kMinuteS = 60,
+  kPatienceMs = 10_000, // for one page
   kNameMax = 200;
 
 const byId = (id) => document.getElementById(id);
@@ -19,7 +20,7 @@ class Refused extends Error {
 }
 
 async function fetchPage(path) {
-  const answer = await fetch(path, { cache: "no-store" });
+  const answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(kPatienceMs) });
   if (answer.ok) return answer;
   const body = await answer.json().catch(() => ({}));
   throw new Refused(answer.status, cut(String(body?.error?.message ?? `${path} answered ${answer.status}`)));

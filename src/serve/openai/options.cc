@@ -125,6 +125,8 @@ void read_sampling(Fields& fields, size_t vocab_size, Options& out) {
     if (ids->size() > sample::kStopIdsMax)
       return fields.invalid("stop_token_ids", "stop_token_ids holds more than 64 ids.");
     p.stop_ids = read_ids(fields, *ids, "stop_token_ids", vocab_size);
+    std::ranges::sort(p.stop_ids);
+    p.stop_ids.erase(std::ranges::unique(p.stop_ids).begin(), p.stop_ids.end());
   }
 }
 

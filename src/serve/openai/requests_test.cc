@@ -311,6 +311,9 @@ TEST(Requests, Beams) {
                             R"("stop_token_ids":[5],"min_tokens":2,"ignore_eos":true)"})
     EXPECT_EQ(completion(beams + field), "ok") << field;
   CompletionRequest request;
+  ASSERT_FALSE(parse_completion(R"({"model":"m","prompt":"p","stop_token_ids":[7,5,7]})", kVocab, request));
+  EXPECT_EQ(request.options.params.stop_ids, (std::vector<TokenId>{TokenId{5}, TokenId{7}}));
+  request = {};
   ASSERT_FALSE(parse_completion(R"({"model":"m","prompt":"p","use_beam_search":true,"n":2,"best_of":5,)"
                                 R"("length_penalty":-0.5,"early_stopping":true})",
                                 kVocab, request));
