@@ -78,9 +78,9 @@ struct OutputEvent {
 };
 
 // Ensures: joined, the events are the same wherever the text is cut. Nothing of a marker comes out as
-// content, and nothing else is lost but white space beside a marker: a call that is none (not JSON, no name,
-// too long) comes out as content, marker and all. Thoughts can only be the first that is said. Threads: one
-// at a time.
+// content, and nothing else is lost but white space beside a marker and, of the object of a call, what stands
+// around its name and arguments: a call that is none (not JSON, no name, too long) comes out as content,
+// marker and all. Thoughts can only be the first that is said. Threads: one at a time.
 class OutputParser {
  public:
   // in_thoughts: see opens_thoughts.
