@@ -34,21 +34,6 @@ Ended ended_reason(engine::Finish finish) {
   return Ended::kError;
 }
 
-ApiError failure(engine::Finish finish) {
-  switch (finish) {
-    case engine::Finish::kDeadline:
-      return {Code::kDeadline, "The deadline of the request has passed."};
-    case engine::Finish::kNonFinite:
-      return {Code::kNonFinite, "The model produced logits that are not finite."};
-    case engine::Finish::kDeadEnd:
-      return {Code::kDeadEnd, "The constraint of the answer left no token that could come next."};
-    case engine::Finish::kShutdown:
-      return {.code = Code::kShuttingDown, .message = "The server is shutting down.", .retry_after_s = 5};
-    default:
-      return {Code::kInternal, "The request failed inside the server."};
-  }
-}
-
 bool is_failure(engine::Finish finish) {
   return finish != engine::Finish::kStop && finish != engine::Finish::kLength;
 }
@@ -56,20 +41,18 @@ bool is_failure(engine::Finish finish) {
 }  // namespace
 
 Answer::Answer(std::shared_ptr<Desk> desk, std::shared_ptr<http::Exchange> exchange, Order order,
-               std::shared_ptr<Workers> workers, Counters& counters)
+               std::unique_ptr<Seat> seat, std::shared_ptr<Workers> workers, Counters& counters)
     : desk_(std::move(desk)),
       exchange_(std::move(exchange)),
       order_(std::move(order)),
+      seat_(std::move(seat)),
       counters_(counters),
       lane_(std::make_shared<Lane>(std::move(workers))) {}
 
 Answer::~Answer() = default;
 
-std::optional<ApiError> Answer::start(std::vector<http::Field> fields) {
-  TenantNeeds needs{.sequences = order_.prompts.size() * order_.options.choices.best_of};
-  for (const auto& prompt : order_.prompts) needs.prompt_tokens += prompt.size();
-  if (auto error = desk_->add(shared_from_this(), exchange_->request().tenant, needs)) return error;
-  paid_tokens_ = needs.prompt_tokens;
+void Answer::start(std::vector<http::Field> fields) {
+  desk_->add(shared_from_this());
   fields_ = std::move(fields);
   if (order_.options.stream) exchange_->promise_stream(fields_);
   exchange_->watch(
@@ -85,7 +68,6 @@ std::optional<ApiError> Answer::start(std::vector<http::Field> fields) {
   lane_->post([weak = weak_from_this()] {
     if (const auto self = weak.lock(); self && self->submit_all()) self->turn();
   });
-  return std::nullopt;
 }
 
 void Answer::wake() {
@@ -367,6 +349,7 @@ void Answer::leave() {
   set_stalled(false);
   pay();
   if (reason_) counters_.ended[static_cast<size_t>(*reason_)].fetch_add(1);
+  seat_.reset();
   desk_->remove(this);
 }
 

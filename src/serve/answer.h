@@ -5,7 +5,7 @@
 // Life: start() submits every prompt. The engine's notify posts a turn to the answer's lane; each turn takes
 // what is in the rings, makes text, and sends. It ends by a complete answer, by a failure, or by the client's
 // leaving, in which case it waits until its cancelled sequences have ended. Whatever happens it leaves the
-// desk exactly once. Threads: wake() from any; everything else runs on the lane.
+// desk, and gives its seat back, exactly once. Threads: wake() from any; everything else runs on the lane.
 
 #include "engine/engine.h"
 #include "serve/desk.h"
@@ -43,12 +43,11 @@ struct Order {
 class Answer : public std::enable_shared_from_this<Answer> {
  public:
   Answer(std::shared_ptr<Desk> desk, std::shared_ptr<http::Exchange> exchange, Order order,
-         std::shared_ptr<Workers> workers, Counters& counters);
+         std::unique_ptr<Seat> seat, std::shared_ptr<Workers> workers, Counters& counters);
   ~Answer();
 
-  // Submits; on a refusal answers at once. Errors are told to the client, but for the one returned: the
-  // tenant has what it may have. `fields` go on the answer, whatever it will be.
-  std::optional<ApiError> start(std::vector<http::Field> fields);
+  // Submits; on a refusal answers at once. `fields` go on the answer, whatever it will be.
+  void start(std::vector<http::Field> fields);
   // There is something new. Any thread; does not block.
   void wake();
 
@@ -84,6 +83,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
   const std::shared_ptr<Desk> desk_;
   const std::shared_ptr<http::Exchange> exchange_;
   const Order order_;
+  std::unique_ptr<Seat> seat_;  // until it leaves
   Counters& counters_;
   const std::shared_ptr<Lane> lane_;
   std::vector<http::Field> fields_;
@@ -91,7 +91,6 @@ class Answer : public std::enable_shared_from_this<Answer> {
   std::vector<std::unique_ptr<Choice>> choices_;
   std::string events_;  // of this turn
   int64_t turn_us_ = 0;
-  uint64_t paid_tokens_ = 0;     // by the tenant, if tokens are limited
   bool answered_ = false;        // the client has, or will get, all it will ever get
   std::optional<Ended> reason_;  // none: refused at the door
   bool left_ = false, stalled_ = false, no_room_ = false;

@@ -49,10 +49,7 @@ uint64_t Answer::computed_tokens() const {
 // While it lives a prompt is taken to be computed sooner or later, as it was when it was let in.
 void Answer::pay() {
   if (!desk_->counts_tokens()) return;
-  const uint64_t total = computed_tokens();
-  desk_->charge(exchange_->request().tenant,
-                static_cast<int64_t>(total) - static_cast<int64_t>(paid_tokens_));
-  paid_tokens_ = total;
+  seat_->pay(computed_tokens());
 }
 
 // The stages up to the last token are the engine's, of the sequence that ended last; what remains until now

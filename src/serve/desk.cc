@@ -34,13 +34,10 @@ Desk::Desk(const Settings& s, const Backend& b)
       longest(one_two_five_edges(b.engine->info().max_model_len)),
       tenants_(sequences_per_tenant(s, b), s.keys) {}
 
-std::optional<ApiError> Desk::add(std::shared_ptr<Answer> answer, const std::string& tenant,
-                                  const TenantNeeds& needs) {
+void Desk::add(std::shared_ptr<Answer> answer) {
   const std::lock_guard lock(mutex_);
-  if (auto error = tenants_.enter(tenant, needs, base::now_us())) return error;
   const Answer* key = answer.get();
-  answers_.emplace(key, std::pair(std::move(answer), Seat{tenant, needs.sequences}));
-  return std::nullopt;
+  answers_.emplace(key, std::move(answer));
 }
 
 void Desk::remove(const Answer* answer) {
@@ -48,9 +45,7 @@ void Desk::remove(const Answer* answer) {
   const std::lock_guard lock(mutex_);
   const auto found = answers_.find(answer);
   if (found == answers_.end()) return;
-  const Seat& seat = found->second.second;
-  tenants_.leave(seat.tenant, seat.sequences);
-  last = std::move(found->second.first);
+  last = std::move(found->second);
   answers_.erase(found);
 }
 
@@ -59,14 +54,32 @@ std::optional<ApiError> Desk::judge(const std::string& tenant) const {
   return tenants_.judge(tenant, base::now_us());
 }
 
-void Desk::charge(const std::string& tenant, int64_t tokens) {
-  const std::lock_guard lock(mutex_);
-  tenants_.charge(tenant, tokens, base::now_us());
-}
-
 size_t Desk::live() const {
   const std::lock_guard lock(mutex_);
   return answers_.size();
+}
+
+Seat::~Seat() {
+  if (sequences_ == 0) return;
+  if (!is_used_) pay(0);
+  const std::lock_guard lock(desk_->mutex_);
+  desk_->tenants_.leave(tenant_, sequences_);
+}
+
+std::optional<ApiError> Seat::take(const TenantNeeds& needs) {
+  const std::lock_guard lock(desk_->mutex_);
+  if (auto error = desk_->tenants_.enter(tenant_, needs, base::now_us())) return error;
+  sequences_ = needs.sequences;
+  paid_tokens_ = needs.prompt_tokens;
+  return std::nullopt;
+}
+
+void Seat::pay(uint64_t tokens) {
+  is_used_ = true;
+  const std::lock_guard lock(desk_->mutex_);
+  desk_->tenants_.charge(tenant_, static_cast<int64_t>(tokens) - static_cast<int64_t>(paid_tokens_),
+                         base::now_us());
+  paid_tokens_ = tokens;
 }
 
 }  // namespace tally::serve

@@ -39,12 +39,24 @@ std::optional<ApiError> read_deadline(const Desk& desk, const http::Request& req
   return std::nullopt;
 }
 
+// How many may wait for their constraint besides those who wait in the engine.
+size_t compile_room(const Backend& backend) {
+  if (backend.max_queue == 0) return SIZE_MAX;
+  const uint64_t waiting = backend.engine->stats().waiting;
+  return waiting < backend.max_queue ? backend.max_queue - waiting : 0;
+}
+
+ApiError queue_full(const Backend& backend) {
+  return refusal({.why = engine::Refusal::kQueueFull}, backend.engine->info(), {});
+}
+
 // Refuses without tokenizing if the queue, or what the key may use, is known to be full.
-std::optional<ApiError> judge_room(const Desk& desk, const http::Request& request) {
-  if (auto error = desk.judge(request.tenant)) return error;
-  if (desk.backend.max_queue == 0 || desk.backend.engine->stats().waiting < desk.backend.max_queue)
-    return std::nullopt;
-  return refusal({.why = engine::Refusal::kQueueFull}, desk.backend.engine->info(), {});
+std::optional<ApiError> judge_room(const Kitchen& kitchen, const http::Request& request) {
+  const Backend& backend = kitchen.desk->backend;
+  if (auto error = kitchen.desk->judge(request.tenant)) return error;
+  if (static_cast<uint64_t>(kitchen.counters.compiling.load()) >= compile_room(backend))
+    return queue_full(backend);
+  return std::nullopt;
 }
 
 openai::AnswerHead make_head(const Desk& desk, bool chat) {
@@ -55,21 +67,23 @@ openai::AnswerHead make_head(const Desk& desk, bool chat) {
           .created = base::wall_seconds()};
 }
 
-std::optional<ApiError> begin_ready(const Kitchen& kitchen, const std::shared_ptr<http::Exchange>& exchange,
-                                    Order order, std::vector<http::Field> fields) {
-  const Desk& desk = *kitchen.desk;
-  if (auto error = read_deadline(desk, exchange->request(), order.deadline_us)) return error;
-  if (auto error = judge_choices(desk.backend.engine->info(), order.options)) return error;
-  for (const auto& prompt : order.prompts)
-    if (auto error = judge_length(desk.backend.engine->info(), {prompt.size(), order.options.max_tokens}))
-      return error;
-  if (exchange->gone()) {
+// A request that has been let in.
+struct Admitted {
+  std::shared_ptr<http::Exchange> exchange;
+  Order order;
+  std::unique_ptr<Seat> seat;
+  std::vector<http::Field> fields;
+};
+
+void start(const Kitchen& kitchen, Admitted request) {
+  if (request.exchange->gone()) {
     kitchen.counters.ended[static_cast<size_t>(Ended::kDisconnect)].fetch_add(1);
-    return std::nullopt;  // nobody is there to be told
+    return;  // nobody is there to be told
   }
   const auto answer =
-      std::make_shared<Answer>(kitchen.desk, exchange, std::move(order), kitchen.workers, kitchen.counters);
-  return answer->start(std::move(fields));
+      std::make_shared<Answer>(kitchen.desk, std::move(request.exchange), std::move(request.order),
+                               std::move(request.seat), kitchen.workers, kitchen.counters);
+  answer->start(std::move(request.fields));
 }
 
 ApiError cannot_compile(const base::Error& error, const std::string& param) {
@@ -78,41 +92,74 @@ ApiError cannot_compile(const base::Error& error, const std::string& param) {
   return {Code::kInvalidSchema, param + ": " + error.message + '.', param};
 }
 
-// On a thread of its own kind: seconds there keep no answer from its text.
-void compile_and_begin(const Kitchen& kitchen, const std::shared_ptr<http::Exchange>& exchange, Order order,
-                       std::vector<http::Field> fields) {
-  if (exchange->gone()) {
-    kitchen.counters.compiling.fetch_sub(1);
-    kitchen.counters.ended[static_cast<size_t>(Ended::kDisconnect)].fetch_add(1);
-    return;
-  }
-  const openai::Constrained& wanted = *order.options.constraint;
-  const auto compiled = kitchen.desk->backend.constraints->compile(wanted.spec);
-  kitchen.counters.compiling.fetch_sub(1);
-  if (!compiled) return kitchen.refuse(exchange, cannot_compile(compiled.error(), wanted.param));
-  order.constraint = *compiled;
-  const auto error = begin_ready(kitchen, exchange, std::move(order), std::move(fields));
-  if (error) kitchen.refuse(exchange, *error);
-}
+// Keeps its seat while it is compiled, though its deadline may have ended it: the work is there.
+class ConstrainedRequest final : public CompileWaiter {
+ public:
+  ConstrainedRequest(const Kitchen& kitchen, Admitted request)
+      : kitchen_(kitchen),
+        exchange_(request.exchange),
+        deadline_us_(request.order.deadline_us),
+        request_(std::move(request)) {}
 
+  int64_t deadline_us() const override { return deadline_us_; }
+  bool gone() const override { return exchange_->gone(); }
+
+  void compile() override {
+    auto compiled = kitchen_.desk->backend.constraints->compile(wanted().spec);
+    if (compiled)
+      request_.order.constraint = std::move(*compiled);
+    else
+      error_ = cannot_compile(compiled.error(), wanted().param);
+  }
+
+  void begin() override {
+    if (!error_) return start(kitchen_, std::move(request_));
+    request_.seat.reset();  // before the client is told, who may ask again at once
+    kitchen_.refuse(exchange_, *error_);
+  }
+
+  void end(Ended why) override {
+    http::Response response = error_response(
+        failure(why == Ended::kDeadline ? engine::Finish::kDeadline : engine::Finish::kShutdown));
+    response.fields.insert(response.fields.end(), request_.fields.begin(), request_.fields.end());
+    exchange_->respond(std::move(response));  // which does nothing if the client has left
+  }
+
+ private:
+  const openai::Constrained& wanted() const { return *request_.order.options.constraint; }
+
+  const Kitchen kitchen_;
+  const std::shared_ptr<http::Exchange> exchange_;
+  const int64_t deadline_us_;
+  Admitted request_;
+  std::optional<ApiError> error_;
+};
+
+// All that can be told before a constraint is compiled, a seat among what the key may have included; then
+// the answer, or first the compilation.
 std::optional<ApiError> begin(const Kitchen& kitchen, const std::shared_ptr<http::Exchange>& exchange,
                               Order order, std::vector<http::Field> fields) {
   const Backend& backend = kitchen.desk->backend;
-  if (!order.options.constraint) return begin_ready(kitchen, exchange, std::move(order), std::move(fields));
-  if (!backend.constraints)
-    return ApiError{Code::kNotSupported, "This server does not constrain answers.",
-                    order.options.constraint->param};
-  order.constraint = backend.constraints->find(order.options.constraint->spec);
-  if (order.constraint) return begin_ready(kitchen, exchange, std::move(order), std::move(fields));
-  const int64_t before = kitchen.counters.compiling.fetch_add(1);
-  if (backend.max_queue > 0 && before >= int64_t{backend.max_queue}) {
-    kitchen.counters.compiling.fetch_sub(1);
-    return refusal({.why = engine::Refusal::kQueueFull}, backend.engine->info(), {});
+  const engine::Info& info = backend.engine->info();
+  const openai::Options& options = order.options;
+  if (auto error = read_deadline(*kitchen.desk, exchange->request(), order.deadline_us)) return error;
+  if (auto error = judge_choices(info, options)) return error;
+  TenantNeeds needs{.sequences = order.prompts.size() * options.choices.best_of};
+  for (const auto& prompt : order.prompts) {
+    if (auto error = judge_length(info, {prompt.size(), options.max_tokens})) return error;
+    needs.prompt_tokens += prompt.size();
   }
-  kitchen.compilers->post(
-      [kitchen, exchange, order = std::move(order), fields = std::move(fields)]() mutable {
-        compile_and_begin(kitchen, exchange, std::move(order), std::move(fields));
-      });
+  if (options.constraint && !backend.constraints)
+    return ApiError{Code::kNotSupported, "This server does not constrain answers.",
+                    options.constraint->param};
+  if (options.constraint) order.constraint = backend.constraints->find(options.constraint->spec);
+  const bool is_ready = !options.constraint || order.constraint;
+  auto seat = std::make_unique<Seat>(kitchen.desk, exchange->request().tenant);
+  if (auto error = seat->take(needs)) return error;
+  Admitted request{exchange, std::move(order), std::move(seat), std::move(fields)};
+  if (is_ready) return start(kitchen, std::move(request)), std::nullopt;
+  const auto waiter = std::make_shared<ConstrainedRequest>(kitchen, std::move(request));
+  if (!kitchen.compile_queue.push(waiter, compile_room(backend))) return queue_full(backend);
   return std::nullopt;
 }
 
@@ -183,7 +230,7 @@ std::optional<ApiError> generate_chat(const Kitchen& kitchen, const std::shared_
   if (auto error = openai::parse_chat(exchange->request().body, tokenizer.vocab_size(), request))
     return error;
   if (auto error = judge_model(desk, request.options.model)) return error;
-  if (auto error = judge_room(desk, exchange->request())) return error;
+  if (auto error = judge_room(kitchen, exchange->request())) return error;
   if (!desk.backend.chat_template)
     return ApiError{Code::kTemplateError, "This model has no chat template.", "messages"};
   if (auto error = judge_tools(desk, request.tool_use)) return error;
@@ -219,7 +266,7 @@ std::optional<ApiError> generate_completion(const Kitchen& kitchen,
   if (auto error = openai::parse_completion(exchange->request().body, tokenizer.vocab_size(), request))
     return error;
   if (auto error = judge_model(desk, request.options.model)) return error;
-  if (auto error = judge_room(desk, exchange->request())) return error;
+  if (auto error = judge_room(kitchen, exchange->request())) return error;
   Order order;
   for (openai::Prompt& prompt : request.prompts) {
     if (prompt.is_ids) {

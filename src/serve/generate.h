@@ -1,6 +1,7 @@
 #pragma once
 // From a body to an answer under way: parse, tokenize, judge, submit. Runs on a worker.
 
+#include "serve/compile_queue.h"
 #include "serve/counters.h"
 #include "serve/desk.h"
 #include "serve/errors.h"
@@ -18,7 +19,7 @@ struct Kitchen {
   std::shared_ptr<Desk> desk;
   std::shared_ptr<Workers> workers;
   Counters& counters;
-  std::shared_ptr<Workers> compilers;  // of constraints
+  CompileQueue& compile_queue;
   // Tells the client of an error after the functions below have returned.
   std::function<void(const std::shared_ptr<http::Exchange>&, const ApiError&)> refuse;
 };

@@ -30,8 +30,8 @@ void write_roofs(openai::Writer& w, const MachineRoofs& roofs) {
 base::Result<std::vector<TokenId>> encode_text(const text::Tokenizer& tokenizer,
                                                const openai::TokenizeRequest& request) {
   if (!request.add_special_tokens) {
-    auto ids = tokenizer.encode(request.prompt, false, true);
-    if (ids && ids->size() == 1 && tokenizer.kind(ids->front()) == text::TokenKind::kControl) return ids;
+    const auto id = tokenizer.special_token(request.prompt);
+    if (id && tokenizer.kind(*id) == text::TokenKind::kControl) return std::vector{*id};
   }
   return tokenizer.encode(request.prompt, request.add_special_tokens, false);
 }

@@ -70,4 +70,19 @@ ApiError refusal(const engine::Refused& refused, const engine::Info& info, const
           .retry_after_s = std::max(refused.retry_after_s, 1u)};
 }
 
+ApiError failure(engine::Finish finish) {
+  switch (finish) {
+    case engine::Finish::kDeadline:
+      return {Code::kDeadline, "The deadline of the request has passed."};
+    case engine::Finish::kNonFinite:
+      return {Code::kNonFinite, "The model produced logits that are not finite."};
+    case engine::Finish::kDeadEnd:
+      return {Code::kDeadEnd, "The constraint of the answer left no token that could come next."};
+    case engine::Finish::kShutdown:
+      return {.code = Code::kShuttingDown, .message = "The server is shutting down.", .retry_after_s = 5};
+    default:
+      return {Code::kInternal, "The request failed inside the server."};
+  }
+}
+
 }  // namespace tally::serve

@@ -19,5 +19,7 @@ std::optional<ApiError> judge_length(const engine::Info& info, const Length& len
 // invalid_value, if one prompt's sequences can never run at once.
 std::optional<ApiError> judge_choices(const engine::Info& info, const openai::Options& options);
 ApiError refusal(const engine::Refused& refused, const engine::Info& info, const Length& length);
+// Of what was taken and ended without an answer.
+ApiError failure(engine::Finish finish);
 
 }  // namespace tally::serve

@@ -42,7 +42,9 @@ class TallyServer final : public Server {
 
   void set_failed() override {
     site_->set_health(Health::kFailed);
-    end_by(base::now_us() + kEndGraceUs);
+    const int64_t now_us = base::now_us();
+    lower(drain_us_, now_us);
+    lower(end_us_, now_us + kEndGraceUs);
   }
 
   void stop() override {
@@ -51,15 +53,23 @@ class TallyServer final : public Server {
     const int64_t drain_us = first ? now_us + int64_t{settings_.drain_timeout_ms} * 1000 : now_us;
     const auto desk = site_->desk();
     site_->set_health(Health::kDraining);
-    end_by(!desk ? now_us : drain_us + (first ? kEngineGraceUs : kEndGraceUs));
-    if (desk) desk->backend.engine->stop(drain_us);
+    lower(drain_us_, drain_us);
+    lower(end_us_, !desk ? now_us : drain_us + (first ? kEngineGraceUs : kEndGraceUs));
+    if (desk) stop_engine(*desk, now_us);
   }
 
  private:
-  void end_by(int64_t deadline_us) {
-    int64_t now = end_us_.load();
-    while (deadline_us < now && !end_us_.compare_exchange_weak(now, deadline_us)) {
+  static void lower(std::atomic<int64_t>& time_us, int64_t to_us) {
+    int64_t now = time_us.load();
+    while (to_us < now && !time_us.compare_exchange_weak(now, to_us)) {
     }
+  }
+
+  // An engine that stops takes nobody in: until the drain deadline it waits for those who wait for their
+  // constraint, each tick anew.
+  void stop_engine(const Desk& desk, int64_t now_us) {
+    const int64_t drain_us = drain_us_.load();
+    if (now_us >= drain_us || !site_->is_compiling()) desk.backend.engine->stop(drain_us);
   }
 
   // Each tick, on the I/O thread: ends when asked to and nothing is open, or when the time is up.
@@ -67,6 +77,8 @@ class TallyServer final : public Server {
     const int64_t end_us = end_us_.load();
     if (end_us == INT64_MAX) return;
     const auto desk = site_->desk();
+    if (now_us >= drain_us_.load()) site_->end_compilations();
+    if (desk && stops_.load() > 0) stop_engine(*desk, now_us);
     const bool idle = transport_->open_exchanges() == 0 && (!desk || desk->live() == 0);
     if (idle || now_us >= end_us) transport_->finish();
   }
@@ -75,7 +87,8 @@ class TallyServer final : public Server {
   std::unique_ptr<http::Transport> transport_;
   std::unique_ptr<TallySite> site_;
   std::atomic<int> stops_{0};
-  std::atomic<int64_t> end_us_{INT64_MAX};
+  std::atomic<int64_t> drain_us_{INT64_MAX};  // until then requests go on
+  std::atomic<int64_t> end_us_{INT64_MAX};    // then the transport ends, whoever is there
 };
 
 }  // namespace

@@ -34,18 +34,21 @@ bool is_method(const Route& route, const std::string& method) {
 }  // namespace
 
 TallySite::TallySite(const Settings& settings)
-    : settings_(settings),
-      workers_(std::make_shared<Workers>(settings.threads)),
-      compilers_(std::make_shared<Workers>(1)) {}
+    : settings_(settings), workers_(std::make_shared<Workers>(settings.threads)) {}
 
 // The workers end first: their tasks use all the rest.
 TallySite::~TallySite() { end_tasks(); }
 
-void TallySite::end_tasks() {
+void TallySite::end_compilations() {
+  compile_queue_.end();
   const auto desk_now = desk();
-  if (desk_now && desk_now->backend.constraints && !tasks_ended_) desk_now->backend.constraints->end();
+  if (desk_now && desk_now->backend.constraints) desk_now->backend.constraints->end();
+}
+
+void TallySite::end_tasks() {
+  if (!tasks_ended_) end_compilations();
   tasks_ended_ = true;
-  compilers_->stop();
+  compile_queue_.stop();
   workers_->stop();
 }
 
@@ -76,6 +79,7 @@ std::shared_ptr<Desk> TallySite::desk() const {
 }
 
 void TallySite::tick(int64_t now_us) {
+  compile_queue_.expire(now_us);
   if (on_tick) on_tick(now_us);
   const auto desk_now = desk();
   if (!desk_now || desk_now->backend.accounts == nullptr) return;
@@ -250,7 +254,7 @@ std::optional<ApiError> TallySite::run_generation(const Route& route,
   const auto refuse = [this](const std::shared_ptr<http::Exchange>& late, const ApiError& wrong) {
     late->respond(error(late->request(), wrong));
   };
-  const Kitchen kitchen{desk(), workers_, counters_, compilers_, refuse};
+  const Kitchen kitchen{desk(), workers_, counters_, compile_queue_, refuse};
   return route.page == Page::kChat ? generate_chat(kitchen, exchange, std::move(fields))
                                    : generate_completion(kitchen, exchange, std::move(fields));
 }

@@ -2,6 +2,7 @@
 // The site behind the transport: gate, routes, life and death. Probes are answered on the I/O thread, the
 // rest on workers.
 
+#include "serve/compile_queue.h"
 #include "serve/counters.h"
 #include "serve/desk.h"
 #include "serve/gate.h"
@@ -23,6 +24,9 @@ class TallySite final : public http::Site {
   explicit TallySite(const Settings& settings);
   ~TallySite() override;
 
+  // Requests that wait for a constraint are told that the server is shutting down, later ones too; a
+  // compilation that is under way ends. Any thread, before end_tasks.
+  void end_compilations();
   // After the transport has run: tasks that are under way end, the others are dropped, and nothing uses the
   // back end any more.
   void end_tasks();
@@ -33,6 +37,8 @@ class TallySite final : public http::Site {
   void set_health(Health health);            // any thread; kFailed stays
   Health health() const { return health_.load(); }
   std::shared_ptr<Desk> desk() const;  // null while loading
+  // Whether requests wait for a constraint, which the engine does not know of yet.
+  bool is_compiling() const { return counters_.compiling.load() > 0; }
   // Asked each tick, on the I/O thread.
   std::function<void(int64_t now_us)> on_tick;
 
@@ -55,10 +61,11 @@ class TallySite final : public http::Site {
   void add_fields(const http::Request& request, std::vector<http::Field>& fields) const;
 
   const Settings settings_;
-  const std::shared_ptr<Workers> workers_, compilers_;
+  const std::shared_ptr<Workers> workers_;
   std::unique_ptr<Gate> gate_;
   http::Transport* transport_ = nullptr;
   Counters counters_;
+  CompileQueue compile_queue_{counters_};
   std::atomic<Health> health_{Health::kLoading};
   mutable std::mutex mutex_;
   std::shared_ptr<Desk> desk_;  // guarded by mutex_

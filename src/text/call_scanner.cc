@@ -8,7 +8,6 @@
 namespace tally::text {
 namespace {
 
-bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 bool is_scalar_byte(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '+' || c == '-' ||
          c == '.';
@@ -71,7 +70,7 @@ ValueScanner::Step ValueScanner::feed_string(char c) {
 
 ValueScanner::Step ValueScanner::feed(char c) {
   if (in_string_) return feed_string(c);
-  const bool ends_scalar = c == '}' || c == ']' || c == ',' || is_space(c);
+  const bool ends_scalar = c == '}' || c == ']' || c == ',' || is_json_space(c);
   if (is_scalar_ && ends_scalar) return Step::kDoneBefore;
   if (is_scalar_byte(c)) {
     is_scalar_ = depth_ == 0;
@@ -88,7 +87,7 @@ ValueScanner::Step ValueScanner::feed(char c) {
   }
   if (depth_ == 0) return Step::kBad;
   if (c == '}' || c == ']') return --depth_ == 0 ? Step::kDone : Step::kMore;
-  return c == ',' || c == ':' || is_space(c) ? Step::kMore : Step::kBad;
+  return c == ',' || c == ':' || is_json_space(c) ? Step::kMore : Step::kBad;
 }
 
 CallScanner CallScanner::of_arguments(std::string name) {
@@ -105,7 +104,7 @@ std::string CallScanner::take_arguments() { return std::exchange(arguments_, {})
 CallScanner::Step CallScanner::feed(char c) {
   if (in_value_) return feed_value(c);
   if (next_ == Next::kNothing) return Step::kBad;
-  return is_space(c) ? Step::kMore : feed_mark(c);
+  return is_json_space(c) ? Step::kMore : feed_mark(c);
 }
 
 // A byte between values.
@@ -164,6 +163,7 @@ bool CallScanner::end_key() {
   const std::string key = json_unquoted(held_);
   next_ = Next::kColon;
   member_ = Member::kOther;
+  if (begun()) return true;
   if (key == "name") {
     member_ = Member::kName;
     return name_.empty();

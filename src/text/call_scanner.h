@@ -8,6 +8,9 @@
 
 namespace tally::text {
 
+// White space as JSON has it.
+inline bool is_json_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
+
 // Finds the end of one JSON value. Of what stands inside it only strings and brackets are looked at.
 class ValueScanner {
  public:
@@ -28,7 +31,8 @@ class CallScanner {
 
   // is_bare: no marker says that this is a call, so it has to look like one: name and arguments, and besides
   // them at most "type" and "id". After a marker other members are passed over, and a call without arguments
-  // has {}.
+  // has {}. Once it has begun, whatever other members come are passed over, even a second name or arguments:
+  // what was told cannot be taken back.
   explicit CallScanner(bool is_bare) : is_bare_(is_bare) {}
   // For formats that write the name in front of the object.
   static CallScanner of_arguments(std::string name);

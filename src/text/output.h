@@ -27,7 +27,8 @@ enum class ToolFormat : uint8_t {
 std::optional<ToolFormat> tool_format_of(std::string_view name);
 std::string_view tool_format_name(ToolFormat format);
 
-// A marker that is a control token. Generated text does not spell it out: the detokenizer has to be told.
+// A marker that is a control token. Generated text does not spell it out: the detokenizer has to be told, so
+// that what reads the marker sees it: the parser, or a client where the parser is told not to.
 struct MarkerToken {
   std::string text;
   TokenId id{};
@@ -37,11 +38,15 @@ struct OutputFormat {
   ToolFormat tools = ToolFormat::kNone;
   bool names_first = false;            // of kMistral: the form with [ARGS]
   std::string think_begin, think_end;  // around thoughts; empty: they are not looked for
-  std::vector<MarkerToken> call_tokens, think_tokens;
+  std::vector<MarkerToken> call_tokens, think_tokens;  // those left to clients: of all formats
 
   bool is_plain() const { return tools == ToolFormat::kNone && think_begin.empty(); }
+  // For a chat without tools.
   OutputFormat without_calls() const {
-    return {ToolFormat::kNone, false, think_begin, think_end, {}, think_tokens};
+    return {.think_begin = think_begin,
+            .think_end = think_end,
+            .call_tokens = tools == ToolFormat::kNone ? call_tokens : std::vector<MarkerToken>(),
+            .think_tokens = think_tokens};
   }
   // Of all the markers, for DetokenizerOptions::spelled.
   std::vector<TokenId> spelled() const;
@@ -49,8 +54,8 @@ struct OutputFormat {
 
 // What was asked for.
 struct OutputWish {
-  std::optional<ToolFormat> tools;  // nothing: as template and vocabulary tell
-  bool reasoning = true;            // look for thoughts
+  std::optional<ToolFormat> tools;  // nothing: as template and vocabulary tell; kNone: clients read the calls
+  bool reasoning = true;            // look for thoughts; false: clients do
 };
 
 // From the markers that the template writes; where it writes none of a call, from those of the vocabulary.
@@ -78,9 +83,9 @@ struct OutputEvent {
 };
 
 // Ensures: joined, the events are the same wherever the text is cut. Nothing of a marker comes out as
-// content, and nothing else is lost but white space beside a marker: a call that is none (not JSON, no name,
-// too long) comes out as content, marker and all. Thoughts can only be the first that is said. Threads: one
-// at a time.
+// content, and nothing else is lost but white space beside a marker and, of the object of a call, what stands
+// around its name and arguments: a call that is none (not JSON, no name, too long) comes out as content,
+// marker and all. Thoughts can only be the first that is said. Threads: one at a time.
 class OutputParser {
  public:
   // in_thoughts: see opens_thoughts.

@@ -60,20 +60,8 @@ constexpr CallMarker kCallMarkers[] = {
     {ToolFormat::kLlama3, "<|python_tag|>"}, {ToolFormat::kMistral, "[TOOL_CALLS]"},
     {ToolFormat::kMistral, "[CALL_ID]"},     {ToolFormat::kMistral, "[ARGS]"}};
 
-// The one token that `marker` is in text of the template.
-std::optional<TokenId> token_of(const Tokenizer& tokenizer, std::string_view marker) {
-  const auto ids = tokenizer.encode(marker, false, true);
-  if (!ids || ids->size() != 1 || tokenizer.bytes_with_special(ids->front()) != marker) return std::nullopt;
-  return ids->front();
-}
-
-bool is_marker_token(const Tokenizer& tokenizer, std::string_view marker) {
-  const auto id = token_of(tokenizer, marker);
-  return id && tokenizer.kind(*id) != TokenKind::kNormal;
-}
-
 void add_hidden(const Tokenizer& tokenizer, std::string_view marker, std::vector<MarkerToken>& out) {
-  const auto id = token_of(tokenizer, marker);
+  const auto id = tokenizer.special_token(marker);
   if (id && tokenizer.bytes(*id).empty()) out.push_back({std::string(marker), *id});
 }
 
@@ -83,18 +71,21 @@ ToolFormat find_tools(std::string_view source, const Tokenizer& tokenizer) {
   for (const TemplateRule& rule : kTemplateRules)
     if (has(source, rule.word) && has(source, rule.and_word)) return rule.format;
   for (const ToolFormat format : kVocabularyRules)
-    if (is_marker_token(tokenizer, row_of(format).marker)) return format;
+    if (tokenizer.special_token(row_of(format).marker)) return format;
   return ToolFormat::kNone;
 }
 
+void add_hidden(const Tokenizer& tokenizer, const ThinkMarkers& markers, std::vector<MarkerToken>& out) {
+  add_hidden(tokenizer, markers.begin, out);
+  add_hidden(tokenizer, markers.end, out);
+}
+
 void find_thoughts(std::string_view source, const Tokenizer& tokenizer, OutputFormat& out) {
-  for (const auto& [begin, end] : kThinkMarkers) {
-    const bool in_vocabulary = is_marker_token(tokenizer, begin) && is_marker_token(tokenizer, end);
-    if (!has(source, end) && !in_vocabulary) continue;
-    out.think_begin = begin, out.think_end = end;
-    add_hidden(tokenizer, begin, out.think_tokens);
-    add_hidden(tokenizer, end, out.think_tokens);
-    return;
+  for (const ThinkMarkers& markers : kThinkMarkers) {
+    const bool in_vocabulary = tokenizer.special_token(markers.begin) && tokenizer.special_token(markers.end);
+    if (!has(source, markers.end) && !in_vocabulary) continue;
+    out.think_begin = markers.begin, out.think_end = markers.end;
+    return add_hidden(tokenizer, markers, out.think_tokens);
   }
 }
 
@@ -121,19 +112,21 @@ OutputFormat find_output_format(const ChatTemplate& chat_template, const Tokeniz
   OutputFormat out;
   out.tools = wish.tools ? *wish.tools : find_tools(chat_template.source(), tokenizer);
   out.names_first = out.tools == ToolFormat::kMistral && has(chat_template.source(), "[ARGS]");
+  const bool clients_read_calls = wish.tools == ToolFormat::kNone;
   for (const CallMarker& marker : kCallMarkers)
-    if (marker.format == out.tools) add_hidden(tokenizer, marker.text, out.call_tokens);
-  if (wish.reasoning) find_thoughts(chat_template.source(), tokenizer, out);
+    if (clients_read_calls || marker.format == out.tools)
+      add_hidden(tokenizer, marker.text, out.call_tokens);
+  if (wish.reasoning)
+    find_thoughts(chat_template.source(), tokenizer, out);
+  else
+    for (const ThinkMarkers& markers : kThinkMarkers) add_hidden(tokenizer, markers, out.think_tokens);
   return out;
 }
 
 std::vector<TokenId> hidden_markers(const Tokenizer& tokenizer) {
   std::vector<MarkerToken> markers;
   for (const CallMarker& marker : kCallMarkers) add_hidden(tokenizer, marker.text, markers);
-  for (const auto& [begin, end] : kThinkMarkers) {
-    add_hidden(tokenizer, begin, markers);
-    add_hidden(tokenizer, end, markers);
-  }
+  for (const ThinkMarkers& pair : kThinkMarkers) add_hidden(tokenizer, pair, markers);
   std::vector<TokenId> ids;
   for (const MarkerToken& marker : markers) ids.push_back(marker.id);
   return ids;

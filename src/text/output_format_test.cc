@@ -99,25 +99,54 @@ TEST(OutputFormats, WishesComeFirst) {
   EXPECT_EQ(tool_format_of("auto"), std::nullopt);
 }
 
+// A vocabulary whose markers are control tokens, most of them.
+const std::vector<TestToken> kHidden = {
+    {"[TOOL_CALLS]", 3}, {"[ARGS]", 3}, {"<|end|>", 3}, {"<think>", 4}, {"</think>", 3}};
+// What a client sees of all of them.
+std::string text_of_hidden(const Tokenizer& tokenizer, const OutputFormat& format) {
+  DetokenizerOptions options;
+  options.spelled = format.spelled();
+  Detokenizer detokenizer(tokenizer, options);
+  std::string out;
+  for (size_t i = 0; i < kHidden.size(); ++i)
+    out += detokenizer.feed(TokenId{256 + static_cast<int32_t>(i)});
+  return out + detokenizer.finish();
+}
+
 // Markers that are control tokens give no text by themselves; those of the format are spelled out, others
 // not.
 TEST(OutputFormats, HiddenMarkersAreSpelled) {
-  const Tokenizer tokenizer =
-      tokenizer_with({{"[TOOL_CALLS]", 3}, {"[ARGS]", 3}, {"<|end|>", 3}, {"<think>", 4}, {"</think>", 3}});
+  const Tokenizer tokenizer = tokenizer_with(kHidden);
   const ChatTemplate chat = template_of("{{ tools }}[TOOL_CALLS]<think></think>");
   const OutputFormat format = find_output_format(chat, tokenizer, {});
-  const auto text = [&](const OutputFormat& with) {
-    DetokenizerOptions options;
-    options.spelled = with.spelled();
-    Detokenizer detokenizer(tokenizer, options);
-    std::string out;
-    for (int32_t id = 256; id < 261; ++id) out += detokenizer.feed(TokenId{id});
-    return out + detokenizer.finish();
-  };
+  const auto text = [&](const OutputFormat& with) { return text_of_hidden(tokenizer, with); };
   EXPECT_EQ(text(format), "[TOOL_CALLS][ARGS]<think></think>");
   EXPECT_EQ(text(format.without_calls()), "<think></think>");
   EXPECT_EQ(text({}), "<think>");
   EXPECT_EQ(hidden_markers(tokenizer), (std::vector<TokenId>{TokenId{256}, TokenId{257}, TokenId{260}}));
+}
+
+// What is left in the content for clients to read is there with its markers, whatever a template says.
+TEST(OutputFormats, MarkersLeftToClientsAreSpelled) {
+  const Tokenizer tokenizer = tokenizer_with(kHidden);
+  for (const char* source : {"{{ tools }}[TOOL_CALLS]<think></think>", "{{ tools }}"}) {
+    const ChatTemplate chat = template_of(source);
+    const auto text = [&](const OutputWish& wish) {
+      const OutputFormat format = find_output_format(chat, tokenizer, wish);
+      return text_of_hidden(tokenizer, format) + " " + text_of_hidden(tokenizer, format.without_calls());
+    };
+    const std::string all = "[TOOL_CALLS][ARGS]<think></think>";
+    EXPECT_EQ(text({ToolFormat::kNone, false}), all + " " + all);
+    EXPECT_EQ(text({ToolFormat::kMistral, false}), all + " <think></think>");
+    EXPECT_EQ(text({ToolFormat::kHermes, false}), "<think></think> <think></think>");
+  }
+  const OutputFormat none =
+      find_output_format(template_of("<think></think>"), tokenizer, {ToolFormat::kNone, false});
+  EXPECT_TRUE(none.is_plain()) << "nothing is taken out of the text";
+  // A format that is not known is not the wish to read it: what is hidden stays so.
+  const OutputFormat unknown = find_output_format(template_of("{{ tools }}<TOOLCALL>"), tokenizer, {});
+  EXPECT_EQ(unknown.tools, ToolFormat::kNone);
+  EXPECT_EQ(text_of_hidden(tokenizer, unknown), "<think></think>");
 }
 
 TEST(OutputFormats, ThePromptMayOpenTheThoughts) {

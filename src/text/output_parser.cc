@@ -19,7 +19,6 @@ constexpr size_t kNameBytesMax = 128;
 constexpr std::string_view kHermesEnd = "</tool_call>", kMistralId = "[CALL_ID]",
                            kMistralArguments = "[ARGS]";
 
-bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 bool is_name_byte(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '-' ||
          c == '.' || c == ':' || c == '/';
@@ -83,6 +82,7 @@ struct OutputParser::State {
   bool step_call();
   bool step_tail();
   bool step_separator(char separator);
+  Match take_call_end();
   void begin_call(size_t marker_bytes, CallScanner fresh);
   bool refuse_call();
   bool end_call();
@@ -102,6 +102,7 @@ struct OutputParser::State {
   bool bare = true;         // of llama3: an object here is a call
   bool is_list = false;     // of mistral: calls inside [ ]
   bool called = false;      // the call being read has begun
+  bool owes_end = false;    // of hermes: the end marker of the last call has not come
   bool is_last = false;     // nothing follows what is held
   CallScanner scanner;
   std::vector<OutputEvent> events;
@@ -142,6 +143,7 @@ bool OutputParser::State::refuse_call() {
 bool OutputParser::State::end_call() {
   push(Kind::kCallEnd, {});
   called = false;
+  owes_end = format.tools == ToolFormat::kHermes;
   at = Place::kTail;
   return true;
 }
@@ -168,7 +170,7 @@ bool OutputParser::State::step_call() {
 }
 
 bool OutputParser::State::step_mistral() {
-  while (scanned < held.size() && is_space(held[scanned])) ++scanned;
+  while (scanned < held.size() && is_json_space(held[scanned])) ++scanned;
   if (scanned - begin > kCallHeadBytesMax) return refuse_call();
   const std::string_view call = std::string_view(held).substr(scanned);
   if (call.starts_with('[')) {
@@ -190,7 +192,7 @@ bool OutputParser::State::step_mistral() {
 // A separator and then an object is the next call; anything else is content.
 bool OutputParser::State::step_separator(char separator) {
   size_t object = 1;
-  while (object < rest().size() && is_space(rest()[object])) ++object;
+  while (object < rest().size() && is_json_space(rest()[object])) ++object;
   if (object > kCallHeadBytesMax) return at = Place::kText, true;
   if (object == rest().size() && !is_last) return false;
   at = Place::kText;
@@ -198,16 +200,21 @@ bool OutputParser::State::step_separator(char separator) {
   return true;
 }
 
+// The end marker that a call still owes. Cut by the end of the text it is still a marker.
+Match OutputParser::State::take_call_end() {
+  const Match end = owes_end ? match(rest(), kHermesEnd) : Match::kNo;
+  if (end == Match::kNo || (end == Match::kMaybe && !is_last)) return end;
+  begin += std::min(kHermesEnd.size(), rest().size());
+  owes_end = false;
+  return Match::kYes;
+}
+
 bool OutputParser::State::step_tail() {
   if (rest().empty()) return false;
   const char next = rest().front();
-  if (is_space(next)) return ++begin, true;
-  if (format.tools == ToolFormat::kHermes) {
-    const Match end = match(rest(), kHermesEnd);
-    if (end == Match::kMaybe && !is_last) return false;
-    // A marker that is cut by the end of the text is still a marker.
-    if (end != Match::kNo) begin += std::min(kHermesEnd.size(), rest().size());
-  } else if (format.tools == ToolFormat::kLlama3 && next == ';') {
+  if (is_json_space(next)) return ++begin, true;
+  if (take_call_end() == Match::kMaybe) return false;
+  if (format.tools == ToolFormat::kLlama3 && next == ';') {
     return step_separator(next);
   } else if (is_list && next == ',') {
     return step_separator(next);
@@ -225,16 +232,24 @@ bool OutputParser::State::step_marker(std::string_view rest_now, bool& waits) {
     waits = waits || m == Match::kMaybe;
     return m == Match::kYes;
   };
-  const auto turn = [&](Place place, std::string_view marker) {
-    at = place;
-    begin += marker.size();
+  const auto drop_space = [&] {
     space.clear();
     return trims = true;
   };
+  const auto turn = [&](Place place, std::string_view marker) {
+    at = place;
+    begin += marker.size();
+    return drop_space();
+  };
   if (at == Place::kThoughts) return found(format.think_end) && turn(Place::kText, format.think_end);
   if (!said && found(format.think_begin)) return turn(Place::kThoughts, format.think_begin);
+  // Something stands between the last call and its end: a brace too many, mostly.
+  const Match call_end = take_call_end();
+  if (call_end == Match::kYes) return drop_space();
+  waits = waits || call_end == Match::kMaybe;
   const std::string_view marker = call_marker(format.tools);
   if (found(marker)) {
+    owes_end = false;
     begin_call(marker.size(), CallScanner(false));
     if (format.tools == ToolFormat::kMistral) at = Place::kMistral;
     return true;
@@ -249,7 +264,7 @@ bool OutputParser::State::step_marker(std::string_view rest_now, bool& waits) {
 bool OutputParser::State::step_text() {
   const std::string_view text = rest();
   if (text.empty()) return false;
-  if (is_space(text.front())) {
+  if (is_json_space(text.front())) {
     space += text.front();
     return ++begin, true;
   }

@@ -90,11 +90,25 @@ TEST(OutputParser, Hermes) {
             {"<tool_call>{\"id\":12,\"x\":[null,{}],\"name\":\"a\\u0062\",\"parameters\":{}}</tool_call>",
              "@ab({})"},
             {"<tool_call>{\"name\":\"f\",\"arguments\":{},\"id\":-1.5e3 }</tool_call>", "@f({})"},
+            {"<tool_call>{\"name\":\"f\",\"arguments\":{},\"arguments\":{\"a\":1},\"name\":5}</tool_call>x",
+             "@f({})|x"},
+            {"<tool_call>{\"name\":\"f\",\"arguments\":\"{}\",\"parameters\":[1]}</tool_call>x",
+             "@f({})|x"},
             // No end marker; the end marker where the object should have ended.
             {"<tool_call>{\"name\":\"f\",\"arguments\":{}} and so on", "@f({})|and so on"},
             {"<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1</tool_call>x", "@f({\"a\":1)|x"},
             {"<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":\"</tool_call>\"}}</tool_call>",
              "@f({\"a\":\"</tool_call>\"})"},
+            // The end marker after something else: it belongs to the call, once.
+            {"<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}}\n</tool_call>\nx", "@f({\"a\":1})|}x"},
+            {"<tool_call>{\"name\":\"f\",\"arguments\":{}}}\n</tool_call>\n"
+             "<tool_call>{\"name\":\"g\",\"arguments\":{}}}</tool_call>",
+             "@f({})|}|@g({})|}"},
+            {"<tool_call>{\"name\":\"f\",\"arguments\":{}}}</tool_call></tool_call>",
+             "@f({})|}</tool_call>"},
+            {"<tool_call>{\"name\":\"f\",\"arguments\":{}}} </tool_x </tool_", "@f({})|} </tool_x"},
+            {"<tool_call>{\"name\":\"f\",\"arguments\":{}}} <tool_call>no</tool_call>",
+             "@f({})|} <tool_call>no</tool_call>"},
             // Cut: before it is a call, inside, at the end.
             {"<tool_call>{\"name\":\"ge", "<tool_call>{\"name\":\"ge"},
             {"<tool_c", "<tool_c"},
@@ -131,6 +145,11 @@ TEST(OutputParser, Llama3) {
             {"{\"name\":\"f\",\"parameters\":{}}\n{\"name\":\"g\",\"parameters\":{}}", "@f({})|@g({})"},
             {"{\"name\":\"f\",\"parameters\":{}}; then", "@f({})|; then"},
             {"{\"name\":\"f\",\"parameters\":{}};", "@f({})|;"},
+            // What a call has besides is passed over once it is one.
+            {"{\"name\":\"f\",\"parameters\":{},\"note\":\"hi\"}", "@f({})"},
+            {"{\"parameters\":{\"a\":1},\"name\":\"f\",\"name\":\"g\",\"arguments\":{}}; then",
+             "@f({\"a\":1})|; then"},
+            {"<|python_tag|>{\"name\":\"f\",\"parameters\":{},\"parameters\":{\"b\":2}}", "@f({})"},
             // Objects that are no calls, and calls that are no objects.
             {"{\"title\": \"x\", \"name\": \"f\", \"parameters\": {}}",
              "{\"title\": \"x\", \"name\": \"f\", \"parameters\": {}}"},

@@ -180,6 +180,13 @@ std::string_view Tokenizer::piece(TokenId id) const {
   return state_->vocabulary.piece(static_cast<uint32_t>(raw(id)));
 }
 
+std::optional<TokenId> Tokenizer::special_token(std::string_view text) const {
+  if (text.size() > kSpecialBytesMax) return std::nullopt;
+  const auto match = state_->specials.find(text, 0, true);
+  const bool is_all = match && match->begin == 0 && match->end == text.size();
+  return is_all ? std::optional(token_id(match->id)) : std::nullopt;
+}
+
 std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special) const {
   std::string out;
   bool drop_space = state_->rules.space_prefix;

@@ -62,6 +62,9 @@ class Tokenizer {
   TokenKind kind(TokenId id) const;
   // The piece as the vocabulary spells it.
   std::string_view piece(TokenId id) const;
+  // The control, unknown or user-defined token that trusted text of just these bytes is. Costs no more than
+  // the longest of them, however long the text.
+  std::optional<TokenId> special_token(std::string_view text) const;
 
   // Whole sequence to text: drops the one leading space that encode put before SPM text. Broken UTF-8 becomes
   // U+FFFD.

@@ -3,6 +3,7 @@
 
 #include "text/tokenizer.h"
 
+#include "text/special_tokens.h"
 #include "text/test_model.h"
 
 #include <gtest/gtest.h>
@@ -101,6 +102,31 @@ TEST(Specials, Phi3EatsTheWhitespaceBehindThem) {
   ASSERT_TRUE(t);
   EXPECT_EQ(numbers(t->encode("<u> \n a", false, true)), (Ids{262, 'a'}));
   EXPECT_EQ(numbers(t->encode("<s> a", false, true)), (Ids{261, ' ', 'a'}));
+}
+
+TEST(Specials, TheTokenThatAWholeTextIs) {
+  auto m = small_bpe();
+  m.writer.set_string("general.name", "My Phi-3 mini");
+  m.tokens.push_back({std::string(kSpecialBytesMax, 'y'), 3});
+  m.tokens.push_back({std::string(kSpecialBytesMax + 1, 'z'), 3});
+  const auto t = m.load();
+  ASSERT_TRUE(t);
+  const auto id_of = [&](const std::string& text) {
+    const auto id = t->special_token(text);
+    return id ? raw(*id) : -1;
+  };
+  EXPECT_EQ(id_of("<s>"), 261);
+  EXPECT_EQ(id_of("<u>"), 262);
+  EXPECT_EQ(id_of("<s>x"), 263);
+  EXPECT_EQ(id_of(std::string(kSpecialBytesMax, 'y')), static_cast<int32_t>(m.tokens.size()) - 2);
+  for (const std::string& text :
+       {std::string(), std::string("a"), std::string("he"), std::string("<s><s>"), std::string("a<s>"),
+        std::string("<s>xy"), std::string("<s"), std::string(kSpecialBytesMax + 1, 'z'),
+        std::string(size_t{1} << 20, 'a')})
+    EXPECT_EQ(id_of(text), -1) << text.substr(0, 10);
+  // What encode swallows is text all the same.
+  EXPECT_EQ(numbers(t->encode("<u> \n", false, true)), Ids{262});
+  EXPECT_EQ(id_of("<u> \n"), -1);
 }
 
 TEST(Roles, DefaultsAndKeys) {

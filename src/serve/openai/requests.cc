@@ -53,12 +53,20 @@ std::string join_parts(Fields& fields, const JsonArray& parts, const std::string
   return text;
 }
 
+// A string that a message has to have. One of another kind is there, and wrong.
+const std::string* need_string(Fields& fields, Fields& message, const std::string& path,
+                               std::string_view name) {
+  const std::string* text = message.get_string(name);
+  if (!text && !message.error())
+    message.fail(Code::kMissingParameter, name, path + "." + std::string(name) + " is missing.");
+  if (message.error()) fields.fail(message.error()->code, message.error()->param, message.error()->message);
+  return text;
+}
+
 // The fields that only some roles have, checked and in the shape that templates see.
 void read_role_fields(Fields& fields, Fields& message, const std::string& name, text::ValueObject& out) {
   const std::string& role = std::get<std::string>(out.front().second.data);
-  if (role == "tool" && !message.get_string("tool_call_id"))
-    return fields.fail(Code::kMissingParameter, name + ".tool_call_id",
-                       name + ".tool_call_id must be a string.");
+  if (role == "tool" && !need_string(fields, message, name, "tool_call_id")) return;
   const Json* calls = role == "assistant" ? message.find("tool_calls") : nullptr;
   if (calls) out.emplace_back("tool_calls", read_calls(fields, *calls, name + ".tool_calls"));
   message.get_string("reasoning_content");
@@ -75,10 +83,8 @@ text::Value read_message(Fields& fields, const Json& json, const std::string& na
   const JsonObject* object = json.as<JsonObject>();
   if (!object) return fields.invalid(name, name + " must be an object."), text::Value();
   Fields message(*object, name + ".");
-  const std::string* role = message.get_string("role");
-  if (!role)
-    return fields.fail(Code::kMissingParameter, name + ".role", name + ".role must be a string."),
-           text::Value();
+  const std::string* role = need_string(fields, message, name, "role");
+  if (!role) return {};
   if (!contains(kRoles, *role))
     return fields.invalid(name + ".role", name + ".role is \"" + echo(*role) + "\", and must be one of " +
                                               known_roles() + "."),

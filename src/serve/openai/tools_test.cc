@@ -190,6 +190,12 @@ TEST(Tools, CallsOfEarlierTurns) {
             "invalid_value messages[0].tool_calls");
   EXPECT_EQ(judged_messages(R"([{"role":"tool","content":"x"}])"),
             "missing_required_parameter messages[0].tool_call_id");
+  EXPECT_EQ(judged_messages(R"([{"role":"tool","tool_call_id":null,"content":"x"}])"),
+            "missing_required_parameter messages[0].tool_call_id");
+  EXPECT_EQ(judged_messages(R"([{"role":"tool","tool_call_id":5,"content":"x"}])"),
+            "invalid_value messages[0].tool_call_id");
+  EXPECT_EQ(judged_messages(R"([{"content":"x"}])"), "missing_required_parameter messages[0].role");
+  EXPECT_EQ(judged_messages(R"([{"role":5,"content":"x"}])"), "invalid_value messages[0].role");
   EXPECT_EQ(judged_messages(R"([{"role":"tool","tool_call_id":"a","content":null}])"),
             "missing_required_parameter messages[0].content");
   EXPECT_EQ(judged_messages(R"([{"role":"tool","tool_call_id":"a","content":"x"}])"), "ok");
