@@ -2,6 +2,7 @@
 #include "base/utf8.h"
 #include "cli.h"
 #include "inspect.h"
+#include "loading.h"
 
 #include <fmt/format.h>
 
@@ -14,8 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kStringBytesMax = 1024;               // of a metadata value
-constexpr size_t kTemplateBytesMax = size_t{1} << 20;  // longer ones are never rendered
+constexpr size_t kStringBytesMax = 1024;  // of a metadata value
 
 // Cut at a character. Control characters are escaped by JSON.
 std::string cut(std::string_view text, size_t bytes_max) {

@@ -23,7 +23,6 @@ using base::Error;
 using base::ErrorCode;
 using base::Result;
 
-constexpr size_t kTemplateBytesMax = size_t{1} << 20;
 constexpr uint64_t kConnectionBytes = uint64_t{2} << 20;  // sockets and parsed bodies in flight
 
 // What the check of the KV type reads: a little of all that models are given.

@@ -17,6 +17,8 @@
 
 namespace tally::apps {
 
+inline constexpr size_t kTemplateBytesMax = size_t{1} << 20;  // of a chat template: longer ones are refused
+
 // The text side of a model file, and what people are shown of it.
 struct ModelText {
   text::Tokenizer tokenizer;
