@@ -14,7 +14,7 @@
 namespace tally::serve {
 namespace {
 
-constexpr int64_t kSecond = 1'000'000;
+constexpr int64_t kSecondUs = 1'000'000;
 
 // Compiles until it is let go, and notes what became of it.
 class FakeWaiter final : public CompileWaiter {
@@ -96,17 +96,17 @@ TEST(CompileQueue, HoldsSoMany) {
 TEST(CompileQueue, DeadlinesHoldWaitingAndCompiling) {
   Counters counters;
   CompileQueue queue(counters);
-  const int64_t now_us = base::now_us() + 3600 * kSecond;
-  const auto first = compiling(queue, now_us + 2 * kSecond);
-  const auto second = pushed(queue, now_us + kSecond), third = pushed(queue);
-  queue.expire(now_us + kSecond - 1);
+  const int64_t now_us = base::now_us() + 3600 * kSecondUs;
+  const auto first = compiling(queue, now_us + 2 * kSecondUs);
+  const auto second = pushed(queue, now_us + kSecondUs), third = pushed(queue);
+  queue.expire(now_us + kSecondUs - 1);
   EXPECT_EQ(second->ends, 0);
-  queue.expire(now_us + kSecond);
+  queue.expire(now_us + kSecondUs);
   EXPECT_EQ(second->ends, 1);
   EXPECT_EQ(second->last_why, Ended::kDeadline);
   EXPECT_EQ(second.use_count(), 1) << "it still holds its place";
   EXPECT_EQ(first->ends, 0);
-  queue.expire(now_us + 2 * kSecond);
+  queue.expire(now_us + 2 * kSecondUs);
   EXPECT_EQ(first->last_why, Ended::kDeadline);
   EXPECT_EQ(counters.compiling, 1);
   first->let_go.set_value();
