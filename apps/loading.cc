@@ -146,14 +146,14 @@ engine::LoadRequest load_request(const base::Settings& settings, const std::stri
 void plan_constraints(engine::LoadRequest& request, const text::Tokenizer& tokenizer) {
   request.constraint_table_bytes =
       sample::ConstraintCompiler::planned_bytes(constraint_vocabulary(tokenizer, tokenizer.vocab_size()));
-  const sample::ConstraintLimits limits = constraint_limits(request.settings.memory_bytes);
-  request.constraint_room_bytes = limits.held_bytes + limits.compile_bytes;
+  request.constraint_room_bytes = constraint_limits(request.settings.memory_bytes).room_bytes();
 }
 
 sample::ConstraintLimits constraint_limits(uint64_t memory_bytes) {
   sample::ConstraintLimits limits;
   limits.held_bytes = std::min<uint64_t>(limits.held_bytes, memory_bytes / 16);
   limits.compile_bytes = std::min<uint64_t>(limits.compile_bytes, memory_bytes / 32);
+  limits.matchers_bytes = std::min<uint64_t>(limits.matchers_bytes, memory_bytes / 32);
   return limits;
 }
 

@@ -7,6 +7,8 @@ namespace tally::base {
 
 // Monotonic microseconds.
 int64_t now_us();
+// Microseconds that this thread has run.
+int64_t thread_cpu_us();
 // Wall clock, Unix seconds (for `created` only; nothing is measured with it).
 int64_t wall_seconds();
 

@@ -1,7 +1,6 @@
 #include "sample/constraint.h"
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "sample/constraint_held.h"
 #include "sample/constraint_text.h"
 
@@ -28,8 +27,13 @@ using Kind = ConstraintSpec::Kind;
 // of a stack cost nothing.
 constexpr size_t kStackBytes = size_t{256} << 20;
 
-// Runs `work` on a thread with a stack of its own, and waits for it.
+// Runs `work` on a thread with a stack of its own, and waits for it. What it throws is memory that the
+// process does not have.
 Result<void> on_deep_stack(const std::function<void()>& work) {
+  struct Job {
+    const std::function<void()>& work;
+    bool failed = false;
+  } job{work};
   pthread_attr_t attributes;
   ::pthread_attr_init(&attributes);
   ::pthread_attr_setstacksize(&attributes, kStackBytes);
@@ -37,13 +41,19 @@ Result<void> on_deep_stack(const std::function<void()>& work) {
   const int failed = ::pthread_create(
       &thread, &attributes,
       [](void* argument) -> void* {
-        (*static_cast<const std::function<void()>*>(argument))();
+        Job& given = *static_cast<Job*>(argument);
+        try {
+          given.work();
+        } catch (const std::exception&) {
+          given.failed = true;
+        }
         return nullptr;
       },
-      const_cast<std::function<void()>*>(&work));
+      &job);
   ::pthread_attr_destroy(&attributes);
   if (failed != 0) return Error{ErrorCode::kUnavailable, "no thread to compile on could be started"};
   ::pthread_join(thread, nullptr);
+  if (job.failed) return Error{ErrorCode::kUnavailable, "there is no memory to compile it"};
   return {};
 }
 
@@ -79,11 +89,14 @@ std::shared_ptr<const Blanks> find_blanks(const std::vector<std::string>& words)
   return out;
 }
 
-// Of a grammar that compiles.
-std::string judge_recursion(const std::string& text) {
-  const std::string rule = left_recursive_rule(xgrammar::Grammar::FromEBNF(text).ToString());
-  if (rule.empty()) return "";
-  return "the rule \"" + rule + "\" begins with itself: write what repeats as (...)* or to the right";
+// Of a spec that compiles.
+std::string judge_recursion(const ConstraintSpec& spec) {
+  for (const std::string& grammar : grammars_of(spec)) {
+    const std::string rule = left_recursive_rule(xgrammar::Grammar::FromEBNF(grammar).ToString());
+    if (!rule.empty())
+      return "the rule \"" + rule + "\" begins with itself: write what repeats as (...)* or to the right";
+  }
+  return "";
 }
 
 // A compilation on its way.
@@ -116,9 +129,11 @@ ConstraintSpec choice_of(std::span<const std::string> texts) {
 }
 
 Constraint::Constraint(std::unique_ptr<const State> state) : state_(std::move(state)) {
-  state_->held->add(static_cast<int64_t>(state_->bytes));
+  state_->held->add(HeldBytes::Of::kConstraints, static_cast<int64_t>(state_->bytes));
 }
-Constraint::~Constraint() { state_->held->add(-static_cast<int64_t>(state_->bytes)); }
+Constraint::~Constraint() {
+  state_->held->add(HeldBytes::Of::kConstraints, -static_cast<int64_t>(state_->bytes));
+}
 size_t Constraint::bytes() const { return state_->bytes; }
 
 struct ConstraintCompiler::State {
@@ -144,7 +159,8 @@ struct ConstraintCompiler::State {
   }
   std::shared_ptr<const Constraint> find(const std::string& key);
   Result<std::shared_ptr<const Constraint>> keep(const ConstraintSpec& spec, const Attempt& done);
-  void drop_last();
+  Result<void> judge_matchers() const;
+  bool make_room(size_t bytes);
   void attempt(const ConstraintSpec& spec, Attempt& out);
   std::string judge_beginning(const xgrammar::CompiledGrammar& grammar) const;
 };
@@ -196,24 +212,49 @@ std::shared_ptr<const Constraint> ConstraintCompiler::State::find(const std::str
 }
 
 std::shared_ptr<const Constraint> ConstraintCompiler::find(const ConstraintSpec& spec) {
-  return state_->find(State::key_of(spec));
+  return state_->judge_matchers() ? state_->find(State::key_of(spec)) : nullptr;
 }
 
-// Requires: mutex is held.
-void ConstraintCompiler::State::drop_last() {
-  by_key.erase(entries.back().key);
-  entries.pop_back();
+// Those that run grow on, so no other begins.
+Result<void> ConstraintCompiler::State::judge_matchers() const {
+  const size_t bytes = held->total(HeldBytes::Of::kMatchers);
+  if (bytes < limits.matchers_bytes) return {};
+  return Error{
+      ErrorCode::kUnavailable,
+      fmt::format("running requests take {} bytes to follow their constraints, and another is let in "
+                  "below {}",
+                  bytes, limits.matchers_bytes)};
+}
+
+// Drops what nobody uses, the longest unused first, until `bytes` more fit. False: they never would, and
+// nothing is dropped. Requires: mutex is held.
+bool ConstraintCompiler::State::make_room(size_t bytes) {
+  size_t needed = held->total(HeldBytes::Of::kConstraints) + bytes;
+  std::vector<std::list<Entry>::iterator> idle;
+  for (auto at = entries.end(); needed > limits.held_bytes && at != entries.begin();) {
+    if ((--at)->constraint.use_count() > 1) continue;
+    needed -= std::min(needed, at->constraint->bytes());
+    idle.push_back(at);
+  }
+  if (needed > limits.held_bytes) return false;
+  for (const auto& entry : idle) {
+    by_key.erase(entry->key);
+    entries.erase(entry);
+  }
+  return true;
 }
 
 // Everything of XGrammar that a compilation makes is made and, but for the result, freed here.
 void ConstraintCompiler::State::attempt(const ConstraintSpec& spec, Attempt& out) {
   out.meter.live_bytes_max = static_cast<int64_t>(limits.compile_bytes);
-  out.meter.deadline_us = base::now_us() + limits.compile_us;
+  out.meter.cpu_us_max = limits.compile_us;
   out.meter.stop = &ending;
+  std::string recursion;
   try {
     const Meter::Running running(out.meter);
     out.grammar.emplace(build(*compiler, spec));
     out.bytes = out.meter.live_bytes;
+    recursion = judge_recursion(spec);
   } catch (const std::exception& e) {
     out.message = plain_message(e.what());
   }
@@ -223,7 +264,7 @@ void ConstraintCompiler::State::attempt(const ConstraintSpec& spec, Attempt& out
     out.message = fmt::format("it takes more than {} MiB to compile", limits.compile_bytes >> 20);
   if (out.message.empty() && !out.meter.warning.empty()) out.message = plain_message(out.meter.warning);
   if (out.message.empty()) out.message = judge_beginning(*out.grammar);
-  if (out.message.empty() && spec.kind == Kind::kGrammar) out.message = judge_recursion(spec.text);
+  if (out.message.empty()) out.message = recursion;
   if (!out.message.empty()) out.grammar.reset();
   // What a large one left is given back, or a different schema each time would never stop growing the
   // process.
@@ -236,12 +277,16 @@ std::string ConstraintCompiler::State::judge_beginning(const xgrammar::CompiledG
   std::vector<uint32_t> mask(mask_words(vocab));
   Meter meter;
   meter.live_bytes_max = static_cast<int64_t>(limits.matcher_bytes);
-  meter.deadline_us = base::now_us() + limits.step_us;
+  meter.cpu_us_max = limits.step_us;
+  meter.stop = &ending;
   try {
     const Meter::Running running(meter);
     xgrammar::GrammarMatcher matcher(grammar);
     fill_mask(matcher, mask);
   } catch (const std::exception&) {
+    meter.out_of_bytes = true;
+  }
+  if (meter.out_of_bytes || meter.out_of_time) {
     return fmt::format("it takes more than {} ms or {} MiB to follow", limits.step_us / 1000,
                        limits.matcher_bytes >> 20);
   }
@@ -271,10 +316,11 @@ Result<std::shared_ptr<const Constraint>> ConstraintCompiler::State::keep(const 
   }
   const std::lock_guard lock(mutex);
   if (const auto at = by_key.find(key); at != by_key.end()) return at->second->constraint;
-  const auto fits = [&] { return held->total() + state->bytes <= limits.held_bytes; };
-  while (!fits() && !entries.empty()) drop_last();
-  if (!fits()) {
-    return Error{ErrorCode::kUnavailable, "the constraints of running requests leave no room for another"};
+  if (!make_room(state->bytes)) {
+    return Error{ErrorCode::kUnavailable,
+                 fmt::format("the constraints of running requests leave no room for another of {} bytes, {} "
+                             "are allowed together",
+                             state->bytes, limits.held_bytes)};
   }
   auto constraint = std::make_shared<const Constraint>(std::move(state));
   entries.push_front({std::move(key), constraint});
@@ -285,7 +331,8 @@ Result<std::shared_ptr<const Constraint>> ConstraintCompiler::State::keep(const 
 void ConstraintCompiler::end() { state_->ending = true; }
 
 Result<std::shared_ptr<const Constraint>> ConstraintCompiler::compile(const ConstraintSpec& spec) {
-  if (auto found = find(spec)) return found;
+  TALLY_TRY_VOID(state_->judge_matchers());
+  if (auto found = state_->find(State::key_of(spec))) return found;
   if (state_->end_ids.empty())
     return Error{ErrorCode::kBadData, "this model has no token that could end a constrained answer"};
   TALLY_TRY_VOID(judge_text(spec, state_->limits));

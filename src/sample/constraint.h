@@ -39,15 +39,18 @@ inline constexpr std::string_view kConstraintPart = "constraints";
 ConstraintSpec choice_of(std::span<const std::string> texts);
 
 struct ConstraintLimits {
-  size_t text_bytes = size_t{256} << 10;    // of a spec
-  uint32_t nesting = 128;                   // of brackets in it
-  uint32_t repetition = 8192;               // the largest bound of a repetition, at any depth
-  uint32_t pattern_repetition = 256;        // the same in a pattern inside a schema, which is unfolded
-  int64_t compile_us = 1'000'000;           // of one compilation
-  size_t compile_bytes = size_t{32} << 20;  // held at once while it is under way
-  size_t held_bytes = size_t{64} << 20;     // of all that is compiled, kept or in use, and of matchers
-  size_t matcher_bytes = size_t{8} << 20;   // of one matcher
-  int64_t step_us = 1'000'000;              // of one matcher before one token
+  size_t text_bytes = size_t{256} << 10;     // of a spec
+  uint32_t nesting = 128;                    // of brackets in it
+  uint32_t repetition = 8192;                // the largest bound of a repetition, at any depth
+  uint32_t pattern_repetition = 256;         // the same in a pattern inside a schema, which is unfolded
+  int64_t compile_us = 1'000'000;            // of one compilation, as its thread runs
+  size_t compile_bytes = size_t{32} << 20;   // held at once while it is under way
+  size_t held_bytes = size_t{64} << 20;      // of all that is compiled, kept or in use
+  size_t matcher_bytes = size_t{8} << 20;    // of one matcher
+  size_t matchers_bytes = size_t{32} << 20;  // of all together, from which on no constraint is given out
+  int64_t step_us = 50'000;                  // of one matcher before one token, as its thread runs
+  // What all of it together may come to.
+  size_t room_bytes() const { return compile_bytes + held_bytes + matchers_bytes; }
 };
 
 // Compiled. Immutable; any number of matchers on any threads.
@@ -81,7 +84,7 @@ class ConstraintCompiler {
   static size_t planned_bytes(const ConstraintVocabulary& vocabulary);
   size_t table_bytes() const;
 
-  // What is there already; null: it has to be compiled.
+  // What is there already. Null: it has to be compiled, or compile() says why it cannot be had.
   std::shared_ptr<const Constraint> find(const ConstraintSpec& spec);
   // Errors: kBadData, a message for who wrote the spec: it is not well formed, allows no text, or takes more
   // time or memory than it may; kUnavailable: what is in use leaves no room.
@@ -101,8 +104,8 @@ class ConstraintMatcher {
   ~ConstraintMatcher();
 
   // Follows `generated`, from where it parts from what was followed before, and finds what may come next.
-  // Where the text may end, `stop_ids` may come too. False: dead, for good: nothing may come, or following it
-  // takes more time or memory than it may.
+  // Where the text may end, `stop_ids` may come too. False: nothing may come after these, though it may after
+  // others; or following takes more time or memory than it may, and then it is dead for good.
   bool follow(std::span<const TokenId> generated, std::span<const TokenId> stop_ids = {});
   // Of the last follow(): bit i % 32 of word i / 32 is set if id i may come next.
   std::span<const uint32_t> allowed() const;

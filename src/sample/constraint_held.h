@@ -7,6 +7,8 @@
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -15,30 +17,32 @@
 
 namespace tally::sample {
 
-// The bytes of a compiler, of what it keeps, and of what is in use though it is kept no more. Any thread.
+// The bytes of a compiler: of constraints, and of the matchers that follow them. Any thread.
 class HeldBytes {
  public:
+  enum class Of : uint8_t { kConstraints, kMatchers };
+
   explicit HeldBytes(std::function<void(int64_t)> booked) : booked_(std::move(booked)) {}
-  void add(int64_t bytes) {
+  void add(Of of, int64_t bytes) {
     const std::lock_guard lock(mutex_);
-    total_ += bytes;
+    totals_[static_cast<size_t>(of)] += bytes;
     if (booked_) booked_(bytes);
   }
   // Who is told of changes may be gone from here on; constraints in use may not.
   void close() {
     const std::lock_guard lock(mutex_);
-    if (booked_) booked_(-total_);
+    if (booked_) booked_(-(totals_[0] + totals_[1]));
     booked_ = nullptr;
   }
-  size_t total() const {
+  size_t total(Of of) const {
     const std::lock_guard lock(mutex_);
-    return static_cast<size_t>(std::max<int64_t>(0, total_));
+    return static_cast<size_t>(std::max<int64_t>(0, totals_[static_cast<size_t>(of)]));
   }
 
  private:
   mutable std::mutex mutex_;
   std::function<void(int64_t)> booked_;  // guarded by mutex_
-  int64_t total_ = 0;                    // guarded by mutex_
+  std::array<int64_t, 2> totals_{};      // guarded by mutex_; by Of
 };
 
 // The blanks of JSON in a vocabulary. A grammar that counted them would be ten times as large.

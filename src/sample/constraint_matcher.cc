@@ -1,4 +1,3 @@
-#include "base/clock.h"
 #include "sample/constraint_held.h"
 
 #include <algorithm>
@@ -27,7 +26,7 @@ struct ConstraintMatcher::State {
            std::max<int64_t>(0, meter.live_bytes);
   }
   void book(int64_t now) {
-    constraint->state().held->add(now - booked);
+    constraint->state().held->add(HeldBytes::Of::kMatchers, now - booked);
     booked = now;
   }
 };
@@ -38,6 +37,7 @@ ConstraintMatcher::ConstraintMatcher(std::shared_ptr<const Constraint> constrain
   s.constraint = std::move(constraint);
   const Constraint::State& c = s.constraint->state();
   s.meter.live_bytes_max = static_cast<int64_t>(c.limits.matcher_bytes);
+  s.meter.cpu_us_max = c.limits.step_us;
   s.allowed.resize(mask_words(c.vocab));
   try {
     const Meter::Running running(s.meter);
@@ -78,7 +78,11 @@ bool ConstraintMatcher::State::follow(std::span<const TokenId> generated) {
   followed.resize(common);
   blanks.resize(std::min(blanks.size(), common));
   for (const TokenId id : generated.subspan(common)) {
-    if (!matcher->AcceptToken(raw(id))) return false;
+    if (!matcher->AcceptToken(raw(id))) {  // which leaves it where it was
+      std::fill(allowed.begin(), allowed.end(), 0);
+      may_end = false;
+      return false;
+    }
     accept(id);
   }
   fill_mask(*matcher, allowed);
@@ -90,14 +94,14 @@ bool ConstraintMatcher::State::follow(std::span<const TokenId> generated) {
 bool ConstraintMatcher::follow(std::span<const TokenId> generated, std::span<const TokenId> stop_ids) {
   State& s = *state_;
   if (s.dead) return false;
-  s.meter.deadline_us = base::now_us() + s.constraint->state().limits.step_us;
-  s.meter.out_of_time = false;
+  bool any = false;
   try {
     const Meter::Running running(s.meter);
-    s.dead = !s.follow(generated);
+    any = s.follow(generated);
   } catch (const std::exception&) {  // the budget; what the matcher is now is not known
     s.dead = true;
   }
+  s.dead = s.dead || s.meter.out_of_time;
   for (const TokenId id : stop_ids) {
     const auto i = static_cast<uint32_t>(raw(id));
     if (s.may_end) s.allowed[i / 32] |= 1u << (i % 32);
@@ -105,7 +109,7 @@ bool ConstraintMatcher::follow(std::span<const TokenId> generated, std::span<con
   constexpr int64_t kWorthBooking = 4096;
   const int64_t now = s.bytes();
   if (std::abs(now - s.booked) >= kWorthBooking) s.book(now);
-  return !s.dead;
+  return any && !s.dead;
 }
 
 std::span<const uint32_t> ConstraintMatcher::allowed() const { return state_->allowed; }

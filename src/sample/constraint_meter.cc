@@ -14,14 +14,17 @@ namespace {
 // The library calls plain functions: whom they count for is known by the thread alone.
 thread_local Meter* running = nullptr;
 
-constexpr int64_t kAllocationsBetweenLooks = 64;  // at the clock
+constexpr int64_t kAllocationsBetweenLooks = 256;  // at the clock, which is a system call
+
+void look_at_clock(Meter& meter) {
+  meter.out_of_time = meter.out_of_time || base::thread_cpu_us() > meter.deadline_us ||
+                      (meter.stop != nullptr && meter.stop->load(std::memory_order_relaxed));
+}
 
 bool spent(Meter& meter) {
   meter.peak_bytes = std::max(meter.peak_bytes, meter.live_bytes);
   meter.out_of_bytes = meter.out_of_bytes || meter.live_bytes > meter.live_bytes_max;
-  if (++meter.allocations % kAllocationsBetweenLooks == 0)
-    meter.out_of_time = meter.out_of_time || base::now_us() > meter.deadline_us ||
-                        (meter.stop != nullptr && meter.stop->load(std::memory_order_relaxed));
+  if (++meter.allocations % kAllocationsBetweenLooks == 0) look_at_clock(meter);
   return meter.out_of_bytes || meter.out_of_time;
 }
 
@@ -29,10 +32,15 @@ bool spent(Meter& meter) {
 
 Meter::Running::Running(Meter& meter) {
   TALLY_CHECK(running == nullptr, "a meter inside another");
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  meter.deadline_us = meter.cpu_us_max == kNever ? kNever : base::thread_cpu_us() + meter.cpu_us_max;
   running = &meter;
 }
 
-Meter::Running::~Running() { running = nullptr; }
+Meter::Running::~Running() {
+  look_at_clock(*running);
+  running = nullptr;
+}
 
 }  // namespace tally::sample
 

@@ -1,16 +1,20 @@
 #include "sample/constraint.h"
 
 #include "base/clock.h"
+#include "sample/constraint_meter.h"
 #include "sample/sampler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <new>
 #include <random>
 #include <set>
 #include <string>
+#include <thread>
 
 namespace tally::sample {
 namespace {
@@ -268,7 +272,27 @@ TEST(Constraint, ATokenThatIsNotAllowedIsADeadEnd) {
   ConstraintMatcher matcher(constraint);
   const std::vector<TokenId> wrong = {byte_token('x')};
   EXPECT_FALSE(matcher.follow(wrong));
-  EXPECT_FALSE(matcher.follow({}));  // for good
+  EXPECT_FALSE(matcher.may_end());
+  EXPECT_FALSE(is_set(matcher.allowed(), static_cast<size_t>(raw(byte_token('a')))));
+  // Of these alone: a place that beams give up is another beam's next.
+  const std::vector<TokenId> right = {byte_token('a'), byte_token('b')};
+  for (size_t n = 0; n <= right.size(); ++n) EXPECT_TRUE(matcher.follow(std::span(right).first(n)));
+  EXPECT_TRUE(matcher.may_end());
+}
+
+// The way is closed behind a token that is allowed.
+TEST(Constraint, WhereNothingMayComeAnotherWayIsOpen) {
+  ConstraintVocabulary few;
+  few.bytes = {"", "a", "b"};
+  few.end_ids = {TokenId{kEnd}};
+  ConstraintCompiler compiler(few, {}, {});
+  const auto constraint = compiled(compiler, Kind::kRegex, "ax|b");
+  ASSERT_NE(constraint, nullptr);
+  ConstraintMatcher matcher(constraint);
+  const std::vector<TokenId> a = {TokenId{1}}, b = {TokenId{2}};
+  EXPECT_FALSE(matcher.follow(a));  // no token has an x
+  EXPECT_TRUE(matcher.follow(b));
+  EXPECT_TRUE(matcher.may_end());
 }
 
 // The sampler's side: masks, the end where nothing else is left, the dead end.
@@ -356,7 +380,7 @@ TEST(Constraint, KeptUntilRoomIsNeededAndBookedExactly) {
       ASSERT_NE(compiled(compiler, Kind::kRegex, "n" + std::to_string(i) + "[a-f]{4}"), nullptr);
       ASSERT_LE(booked, static_cast<int64_t>(limits.held_bytes));
     }
-    EXPECT_EQ(compiler.find({Kind::kRegex, "first[a-z]{3}"}), nullptr);  // in use, but kept no more
+    EXPECT_EQ(compiler.find({Kind::kRegex, "first[a-z]{3}"}), first);  // in use
     EXPECT_NE(compiler.find({Kind::kRegex, "n299[a-f]{4}"}), nullptr);
     EXPECT_EQ(compiler.find({Kind::kRegex, "n0[a-f]{4}"}), nullptr);
     ConstraintMatcher matcher(first);
@@ -383,6 +407,8 @@ TEST(Constraint, WhatIsInUseCanLeaveNoRoom) {
     if (!made) {
       EXPECT_EQ(made.error().code, base::ErrorCode::kUnavailable);
       EXPECT_GT(in_use.size(), 2u);
+      for (size_t used = 0; used < in_use.size(); ++used)
+        ASSERT_EQ(compiler.find({Kind::kRegex, "x" + std::to_string(used)}), in_use[used]);
       in_use.clear();
       EXPECT_TRUE(compiler.compile({Kind::kRegex, "y"}));
       return;
@@ -390,6 +416,35 @@ TEST(Constraint, WhatIsInUseCanLeaveNoRoom) {
     in_use.push_back(*made);
   }
   FAIL() << "1000 constraints fit into 64 KiB";
+}
+
+// Nothing that is kept makes way for them, for that would give them nothing.
+TEST(Constraint, MatchersFillARoomOfTheirOwn) {
+  ConstraintLimits limits;
+  limits.matchers_bytes = size_t{64} << 10;
+  ConstraintCompiler compiler(vocabulary(), limits, {});
+  const ConstraintSpec used{Kind::kRegex, "a*"}, idle{Kind::kRegex, "b"};
+  const auto constraint = compiled(compiler, used.kind, used.text);
+  ASSERT_NE(constraint, nullptr);
+  ASSERT_TRUE(compiler.compile(idle));
+  {
+    ConstraintMatcher matcher(constraint);
+    std::vector<TokenId> tokens;
+    while (matcher.bytes() < 2 * limits.matchers_bytes) {
+      ASSERT_TRUE(matcher.follow(tokens)) << tokens.size();  // this one goes on
+      tokens.push_back(byte_token('a'));
+    }
+    for (const ConstraintSpec& spec : {used, idle, ConstraintSpec{Kind::kRegex, "c"}}) {
+      EXPECT_EQ(compiler.find(spec), nullptr);
+      const auto refused = compiler.compile(spec);
+      ASSERT_FALSE(refused);
+      EXPECT_EQ(refused.error().code, base::ErrorCode::kUnavailable);
+      EXPECT_THAT(refused.error().message, HasSubstr("below 65536"));
+    }
+  }
+  EXPECT_EQ(compiler.find(used), constraint);
+  EXPECT_NE(compiler.find(idle), nullptr);
+  EXPECT_TRUE(compiler.compile({Kind::kRegex, "c"}));
 }
 
 // An allocation may fail anywhere: the library survives it, and gives back what it had.
@@ -400,11 +455,16 @@ TEST(Constraint, AnyBudgetEndsInAnAnswer) {
     limits.compile_bytes = bytes;
     int64_t booked = 0;
     ConstraintCompiler compiler(vocabulary(), limits, [&](int64_t more) { booked += more; });
-    const auto result = compiler.compile({Kind::kJsonSchema, kPerson});
-    ++(result ? made : failed);
-    if (!result) {
-      ASSERT_THAT(result.error().message, HasSubstr("to compile")) << bytes;
-      ASSERT_EQ(booked, 0);
+    for (const ConstraintSpec& spec :
+         {ConstraintSpec{Kind::kJsonSchema, kPerson},
+          ConstraintSpec{Kind::kGrammar, "root ::= \"(\" root \")\" | [a-c]+"}}) {
+      const int64_t before = booked;
+      const auto result = compiler.compile(spec);
+      ++(result ? made : failed);
+      if (!result) {
+        ASSERT_THAT(result.error().message, HasSubstr("to compile")) << bytes;
+        ASSERT_EQ(booked, before);
+      }
     }
   }
   EXPECT_GT(failed, 10);
@@ -415,6 +475,51 @@ TEST(Constraint, AnyBudgetEndsInAnAnswer) {
   const auto result = late.compile({Kind::kJsonSchema, kPerson});
   ASSERT_FALSE(result);
   EXPECT_THAT(result.error().message, HasSubstr("to compile"));
+}
+
+extern "C" {
+void* tally_xgrammar_allocate(size_t size);
+void tally_xgrammar_release(void* memory, size_t size);
+}
+
+// A thread that has to wait for a core loses nothing; one that runs does, whether it allocates or not.
+TEST(Constraint, BudgetsOfTimeAreOfTheThreadItself) {
+  constexpr int64_t kBudgetUs = 50'000;
+  const auto allocate = [] {
+    for (int i = 0; i < 1000; ++i) tally_xgrammar_release(tally_xgrammar_allocate(16), 16);
+  };
+  const auto run = [] {
+    for (const int64_t begin = base::thread_cpu_us(); base::thread_cpu_us() - begin <= kBudgetUs;) {
+    }
+  };
+  Meter patient, busy, silent;
+  for (Meter* meter : {&patient, &busy, &silent}) meter->cpu_us_max = kBudgetUs;
+  {
+    const Meter::Running running(patient);
+    std::this_thread::sleep_for(std::chrono::microseconds(2 * kBudgetUs));
+    EXPECT_NO_THROW(allocate());
+  }
+  EXPECT_FALSE(patient.out_of_time);
+  {
+    const Meter::Running running(busy);
+    run();
+    EXPECT_THROW(allocate(), std::bad_alloc);
+  }
+  {
+    const Meter::Running running(silent);
+    run();
+  }
+  EXPECT_TRUE(silent.out_of_time);
+}
+
+TEST(Constraint, WhatTakesTooLongToFollowIsRefused) {
+  ConstraintLimits limits;
+  limits.step_us = -1;
+  ConstraintCompiler compiler(vocabulary(), limits, {});
+  const auto refused = compiler.compile({Kind::kRegex, "a"});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, base::ErrorCode::kBadData);
+  EXPECT_THAT(refused.error().message, HasSubstr("to follow"));
 }
 
 TEST(Constraint, AMatcherBeyondItsBudgetIsDead) {
@@ -431,6 +536,7 @@ TEST(Constraint, AMatcherBeyondItsBudgetIsDead) {
     tokens.push_back(byte_token('a'));
   }
   EXPECT_FALSE(alive);
+  EXPECT_FALSE(matcher.follow({}));  // for good: where it stands is not known
   EXPECT_LT(matcher.bytes(), size_t{512} << 10);
 }
 

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -32,9 +34,186 @@ std::optional<uint64_t> read_number(std::string_view text, size_t& at) {
   return value;
 }
 
-// {n}, {n,} and {n,m} outside of classes and, in a grammar, of quotes.
-Result<void> judge_repetitions(std::string_view text, bool quotes, uint32_t most) {
+// A piece of a spec that is read on its own, by what it is.
+struct Part {
+  enum class Kind : uint8_t {
+    kRegex,
+    kPattern,  // a regex in a schema
+    kGrammar,
+    kLark,   // a grammar in another form
+    kBound,  // of a schema: `text` is its name
+  };
+  Kind kind = Kind::kRegex;
+  std::string text;
+  uint64_t bound = 0;
+};
+
+// The code unit of an escape \uXXXX; `at`: the u, moves to its last digit. Nothing: it is none.
+std::optional<uint32_t> read_code_unit(std::string_view text, size_t& at) {
+  constexpr size_t kDigits = 4;
+  uint32_t unit = 0;
+  if (text.size() - at <= kDigits) return std::nullopt;
+  const char* begin = text.data() + at + 1;
+  if (std::from_chars(begin, begin + kDigits, unit, 16).ptr != begin + kDigits) return std::nullopt;
+  at += kDigits;
+  return unit;
+}
+
+// What an escape stands for; `at`: behind its backslash, moves to its end.
+void append_escaped(std::string_view text, size_t& at, std::string& out) {
+  constexpr std::string_view kNames = "bfnrt", kMeant = "\b\f\n\r\t";
+  if (const size_t named = kNames.find(text[at]); named != std::string_view::npos) {
+    out += kMeant[named];
+    return;
+  }
+  const auto unit = text[at] == 'u' ? read_code_unit(text, at) : std::nullopt;
+  if (!unit) {
+    out += text[at];
+    return;
+  }
+  const auto is_surrogate = [](uint32_t u, uint32_t first) { return u >= first && u < first + 0x400; };
+  constexpr uint32_t kHigh = 0xD800, kLow = 0xDC00, kReplacement = 0xFFFD;
+  char32_t code_point = *unit;
+  if (is_surrogate(*unit, kHigh) || is_surrogate(*unit, kLow)) {
+    size_t next = at + 2;
+    const bool follows = is_surrogate(*unit, kHigh) && text.substr(at + 1).starts_with("\\u");
+    const auto low = follows ? read_code_unit(text, next) : std::nullopt;
+    const bool is_pair = low && is_surrogate(*low, kLow);
+    code_point = is_pair ? 0x10000 + ((*unit - kHigh) << 10) + (*low - kLow) : kReplacement;
+    if (is_pair) at = next;
+  }
+  base::utf8_append(out, code_point);
+}
+
+// A string of a JSON text. `at`: behind the opening quote; moves behind the closing one.
+std::string read_string(std::string_view text, size_t& at) {
+  std::string out;
+  for (; at < text.size() && text[at] != '"'; ++at) {
+    if (text[at] == '\\' && at + 1 < text.size())
+      append_escaped(text, ++at, out);
+    else
+      out += text[at];
+  }
+  ++at;
+  return out;
+}
+
+// Walks over the JSON of a schema, or of a structural tag and the schemas in it, for its parts and for how
+// deep it is. A text that is not well formed is not refused here.
+class JsonWalk {
+ public:
+  JsonWalk(std::string_view text, bool is_schema) : text_(text), is_schema_(is_schema) {}
+
+  void walk() {
+    while (at_ < text_.size()) {
+      const char c = text_[at_++];
+      if (c == '"') read_key_or_value();
+      if (c == '{' || c == '[') enter(c == '{');
+      if ((c == '}' || c == ']') && !levels_.empty()) levels_.pop_back();
+    }
+  }
+  std::vector<Part> take_parts() { return std::move(parts_); }
+  uint32_t nesting() const { return nesting_; }
+
+ private:
+  enum class Key : uint8_t { kOther, kPattern, kPatternProperties, kGrammar, kSyntax, kJsonSchema };
+  struct Level {
+    uint32_t depth = 0;  // in a schema, within it alone
+    bool is_object = false, is_schema = false, names_patterns = false, is_lark = false;
+    Key key = Key::kOther;                 // the last of an object
+    std::optional<uint32_t> grammar = {};  // its part
+  };
+
+  static Key key_of(std::string_view name) {
+    constexpr std::pair<std::string_view, Key> kKeys[] = {{"pattern", Key::kPattern},
+                                                          {"patternProperties", Key::kPatternProperties},
+                                                          {"grammar", Key::kGrammar},
+                                                          {"syntax", Key::kSyntax},
+                                                          {"json_schema", Key::kJsonSchema}};
+    for (const auto& [known, key] : kKeys)
+      if (name == known) return key;
+    return Key::kOther;
+  }
+
+  void enter(bool is_object) {
+    const Level outer = levels_.empty() ? Level{.is_schema = is_schema_} : levels_.back();
+    const bool begins = !outer.is_schema && outer.key == Key::kJsonSchema;
+    Level level{.depth = begins ? 1 : outer.depth + 1, .is_object = is_object};
+    level.is_schema = outer.is_schema || begins;
+    level.names_patterns = is_object && outer.is_schema && outer.key == Key::kPatternProperties;
+    nesting_ = std::max(nesting_, level.depth);
+    levels_.push_back(level);
+  }
+
+  void skip_space() {
+    while (at_ < text_.size() && is_space(text_[at_])) ++at_;
+  }
+
+  void read_key_or_value() {
+    std::string said = read_string(text_, at_);
+    if (levels_.empty() || !levels_.back().is_object) return;
+    Level& level = levels_.back();
+    skip_space();
+    if (at_ >= text_.size() || text_[at_] != ':') return take_value(level, std::move(said));
+    ++at_;
+    skip_space();
+    level.key = key_of(said);
+    if (level.is_schema) take_bound(said);
+    if (level.names_patterns) parts_.push_back({Part::Kind::kPattern, std::move(said)});
+  }
+
+  void take_bound(const std::string& name) {
+    constexpr std::array<std::string_view, 6> kBounds = {"minLength", "maxLength",     "minItems",
+                                                         "maxItems",  "minProperties", "maxProperties"};
+    if (std::find(kBounds.begin(), kBounds.end(), name) == kBounds.end()) return;
+    if (const auto bound = read_number(text_, at_)) parts_.push_back({Part::Kind::kBound, name, *bound});
+  }
+
+  void take_value(Level& level, std::string text) {
+    if (level.key == Key::kPattern)
+      parts_.push_back({level.is_schema ? Part::Kind::kPattern : Part::Kind::kRegex, std::move(text)});
+    if (level.is_schema) return;
+    if (level.key == Key::kSyntax) level.is_lark = text == "lark";
+    if (level.key == Key::kGrammar) {
+      level.grammar = static_cast<uint32_t>(parts_.size());
+      parts_.push_back({Part::Kind::kGrammar, std::move(text)});
+    }
+    if (level.grammar) parts_[*level.grammar].kind = level.is_lark ? Part::Kind::kLark : Part::Kind::kGrammar;
+  }
+
+  const std::string_view text_;
+  const bool is_schema_;
+  size_t at_ = 0;
+  uint32_t nesting_ = 0;
+  std::vector<Level> levels_;
+  std::vector<Part> parts_;
+};
+
+Result<void> judge_nesting(uint32_t depth, const ConstraintLimits& limits) {
+  if (depth <= limits.nesting) return {};
+  return Error{ErrorCode::kBadData,
+               fmt::format("brackets are nested {} deep, at most {} is allowed", depth, limits.nesting)};
+}
+
+// The largest bound of a repetition, {n}, {n,} or {n,m}, that begins at `at`; 0: it is none.
+uint64_t repetition_at(std::string_view text, size_t at) {
+  uint64_t most = 0;
+  for (++at; at < text.size() && (is_digit(text[at]) || is_space(text[at]) || text[at] == ',');) {
+    const auto bound = read_number(text, at);
+    most = std::max(most, bound.value_or(0));
+    if (!bound) ++at;
+  }
+  return most;
+}
+
+// Groups and repetitions of a regex or grammar: what is escaped, in a class, in quotes or behind a # is
+// neither.
+Result<void> judge_expression(const Part& part, uint32_t repetition, const ConstraintLimits& limits) {
+  const std::string_view text = part.text;
+  const bool is_grammar = part.kind == Part::Kind::kGrammar;
   bool quoted = false, in_class = false;
+  uint32_t depth = 0, deepest = 0;
+  uint64_t bound = 0;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (c == '\\') {
@@ -43,72 +222,49 @@ Result<void> judge_repetitions(std::string_view text, bool quotes, uint32_t most
       quoted = c != '"';
     } else if (in_class) {
       in_class = c != ']';
-    } else if (c == '"' && quotes) {
-      quoted = true;
-    } else if (c == '[') {
-      in_class = true;
+    } else if (is_grammar && c == '#') {
+      i = std::min(text.find('\n', i), text.size());
+    } else if (c == '(') {
+      deepest = std::max(deepest, ++depth);
+    } else if (c == ')') {
+      depth -= depth > 0;
     } else if (c == '{') {
-      size_t at = i + 1;
-      while (at < text.size() && (is_digit(text[at]) || is_space(text[at]) || text[at] == ',')) {
-        const auto bound = read_number(text, at);
-        if (bound && *bound > most) {
-          return Error{ErrorCode::kBadData,
-                       fmt::format("a repetition has the bound {}, at most {} is allowed", *bound, most)};
-        }
-        if (!bound) ++at;
-      }
+      bound = std::max(bound, repetition_at(text, i));
+    } else {
+      quoted = is_grammar && c == '"';
+      in_class = c == '[';
     }
   }
-  return {};
+  TALLY_TRY_VOID(judge_nesting(deepest, limits));
+  if (bound <= repetition) return {};
+  return Error{ErrorCode::kBadData,
+               fmt::format("a repetition has the bound {}, at most {} is allowed", bound, repetition)};
 }
 
-// A string of a JSON text with the escapes that a regex consists of undone. `at`: behind the opening quote;
-// moves behind the closing one.
-std::string read_string(std::string_view text, size_t& at) {
-  std::string out;
-  for (; at < text.size() && text[at] != '"'; ++at) {
-    if (text[at] == '\\' && at + 1 < text.size()) ++at;
-    out += text[at];
-  }
-  ++at;
-  return out;
+Result<void> judge_part(const Part& part, const ConstraintLimits& limits) {
+  if (part.kind == Part::Kind::kPattern) return judge_expression(part, limits.pattern_repetition, limits);
+  if (part.kind != Part::Kind::kBound) return judge_expression(part, limits.repetition, limits);
+  if (part.bound <= limits.repetition) return {};
+  return Error{ErrorCode::kBadData,
+               fmt::format("{} is {}, at most {} is allowed", part.text, part.bound, limits.repetition)};
 }
 
-// The bounds that a schema can state, and the patterns in it.
-Result<void> judge_schema(std::string_view text, const ConstraintLimits& limits) {
-  constexpr std::array<std::string_view, 6> kBounds = {"minLength", "maxLength",     "minItems",
-                                                       "maxItems",  "minProperties", "maxProperties"};
-  for (size_t at = 0; at < text.size();) {
-    if (text[at++] != '"') continue;
-    const std::string name = read_string(text, at);
-    while (at < text.size() && is_space(text[at])) ++at;
-    if (at >= text.size() || text[at] != ':') {  // no key, so perhaps a pattern
-      TALLY_TRY_VOID(judge_repetitions(name, false, limits.pattern_repetition));
-      continue;
-    }
-    ++at;
-    while (at < text.size() && is_space(text[at])) ++at;
-    if (std::find(kBounds.begin(), kBounds.end(), name) == kBounds.end()) continue;
-    const auto bound = read_number(text, at);
-    if (!bound || *bound <= limits.repetition) continue;
-    return Error{ErrorCode::kBadData,
-                 fmt::format("{} is {}, at most {} is allowed", name, *bound, limits.repetition)};
+// The parts of a spec, and how deep the JSON around them is.
+std::pair<std::vector<Part>, uint32_t> parts_of(const ConstraintSpec& spec) {
+  switch (spec.kind) {
+    case Kind::kJsonObject:
+      return {};
+    case Kind::kRegex:
+      return {{{Part::Kind::kRegex, spec.text}}, 0};
+    case Kind::kGrammar:
+      return {{{Part::Kind::kGrammar, spec.text}}, 0};
+    case Kind::kJsonSchema:
+    case Kind::kStructuralTag:
+      break;
   }
-  return {};
-}
-
-// Brackets inside brackets, wherever they stand: a text in quotes may be a pattern.
-uint32_t nesting(std::string_view text) {
-  uint32_t round = 0, other = 0, most = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (c == '(') ++round;
-    if (c == ')' && round > 0) --round;
-    if (c == '[' || c == '{') ++other;
-    if ((c == ']' || c == '}') && other > 0) --other;
-    most = std::max({most, round, other});
-  }
-  return most;
+  JsonWalk json(spec.text, spec.kind == Kind::kJsonSchema);
+  json.walk();
+  return {json.take_parts(), json.nesting()};
 }
 
 bool is_name(char c) {
@@ -160,7 +316,9 @@ std::string left_recursive_rule(std::string_view printed) {
     while (!way.empty()) {
       const auto [rule, next] = way.back();
       marks[rule] = Mark::kGrey;
-      const std::vector<std::string_view>& begins = first[rule];
+      const auto body = first.find(rule);  // none: nothing is known of it
+      const std::span<const std::string_view> begins =
+          body == first.end() ? std::span<const std::string_view>{} : body->second;
       if (next == begins.size()) {
         marks[rule] = Mark::kBlack;
         way.pop_back();
@@ -185,22 +343,17 @@ Result<void> judge_text(const ConstraintSpec& spec, const ConstraintLimits& limi
   if (const size_t wrong = base::utf8_find_invalid(text); wrong != std::string_view::npos) {
     return Error{ErrorCode::kBadData, fmt::format("it is not UTF-8 at byte {}", wrong)};
   }
-  if (const uint32_t depth = nesting(text); depth > limits.nesting) {
-    return Error{ErrorCode::kBadData,
-                 fmt::format("brackets are nested {} deep, at most {} is allowed", depth, limits.nesting)};
-  }
-  switch (spec.kind) {
-    case Kind::kJsonObject:
-      return {};
-    case Kind::kRegex:
-      return judge_repetitions(text, false, limits.repetition);
-    case Kind::kGrammar:
-      return judge_repetitions(text, true, limits.repetition);
-    case Kind::kJsonSchema:
-    case Kind::kStructuralTag:
-      return judge_schema(text, limits);
-  }
+  const auto [parts, depth] = parts_of(spec);
+  TALLY_TRY_VOID(judge_nesting(depth, limits));
+  for (const Part& part : parts) TALLY_TRY_VOID(judge_part(part, limits));
   return {};
+}
+
+std::vector<std::string> grammars_of(const ConstraintSpec& spec) {
+  std::vector<std::string> out;
+  for (Part& part : parts_of(spec).first)
+    if (part.kind == Part::Kind::kGrammar) out.push_back(std::move(part.text));
+  return out;
 }
 
 std::string plain_message(std::string_view message) {
