@@ -6,15 +6,17 @@
 #   src/<name>/**/*_test.cc -> executable <name>_test, run by ctest from the top of the source tree
 #   TEST_DEPS: rooms that only the tests use
 #   HEADERS, TEST_HEADERS: heavy headers to precompile in instrumented builds
-#   JOIN: `sources`, `tests` or both: eight of them are compiled as one in instrumented builds
+#   JOIN: `sources`, `tests` or both: eight of them are compiled as one in instrumented builds and with TALLY_JOIN
 
 # Most of the time that instrumented code takes to compile goes into reading the same headers, and into the inline functions of
 # theirs that each file compiles again: heavy headers are precompiled, and the files of the rooms with the heaviest are joined. The
-# release build goes without, which proves that every file includes what it uses.
+# release build goes without, which proves that every file includes what it uses; that of ./quickstart joins too, for its time.
+option(TALLY_JOIN "Compile the files of rooms with heavy headers together in a build without sanitizers" OFF)
 add_library(tally_joined INTERFACE)
-target_compile_options(tally_joined INTERFACE -Wno-shadow)  # of the names of another file
+# Of the names of another file; and what gcc believes of files that include each other, and of code that it inlined from another.
+target_compile_options(tally_joined INTERFACE -Wno-shadow $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage;-Wno-maybe-uninitialized>)
 function(tally_join target)
-  if(TALLY_SANITIZE)
+  if(TALLY_SANITIZE OR TALLY_JOIN)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
     target_link_libraries(${target} PRIVATE tally_joined)
   endif()
