@@ -137,6 +137,7 @@ engine::LoadRequest load_request(const base::Settings& settings, const std::stri
   s.prefix_cache = settings.on("prefix-cache");
   s.policy.attention = settings.text("attention");
   s.isa = settings.text("isa");
+  request.kv_disk = {settings.text("kv-disk"), settings.number("kv-disk-size")};
   request.tune.on = settings.on("tune");
   s.threads = usable_threads(static_cast<uint32_t>(settings.number("threads")));
   request.tune.file = tuning_file(settings, s.threads);

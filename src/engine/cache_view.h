@@ -40,4 +40,15 @@ struct BlockMap {
   std::vector<uint32_t> sequence_tokens;  // rows written, of each sequence that holds blocks
 };
 
+// Prefix blocks kept in a file (--kv-disk), since start.
+struct KvDiskStats {
+  uint64_t slots = 0, used = 0;                     // blocks in the file
+  uint64_t read_blocks = 0, written_blocks = 0;
+  uint64_t dropped_blocks = 0, damaged_blocks = 0;  // not written as the writer was behind; ignored when read
+  uint64_t refused_blocks = 0;                      // there, but quicker to compute
+  uint64_t read_bytes = 0, written_bytes = 0;
+  double read_s = 0;
+  double read_bytes_per_s = 0, prefill_rows_per_s = 0;  // what decides; 0: not known yet
+};
+
 }  // namespace tally::engine

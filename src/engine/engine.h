@@ -75,6 +75,7 @@ struct Receipt {
   int64_t arrived_us = 0, queued_us = 0, scheduled_us = 0, first_token_us = 0, last_us = 0;
   double queue_s = 0, prefill_s = 0, stalled_s = 0, decode_s = 0, sample_s = 0;
   uint32_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
+  uint32_t disk_tokens = 0;  // of the cached ones: read from a file for this request
   uint32_t steps = 0, preemptions = 0, recomputed_tokens = 0;
   uint32_t kv_blocks = 0, kv_blocks_shared = 0;
   uint64_t kv_bytes = 0, weight_bytes_read = 0;  // weights: this sequence's share of each step's rows
@@ -110,8 +111,7 @@ struct Submitted {
   Refused refused;
 };
 
-// A histogram with fixed upper edges, cumulative counts made at scrape.
-struct Histogram {
+struct Histogram {  // upper edges are fixed; cumulative counts are made at scrape
   std::span<const double> edges;
   std::vector<uint64_t> counts;  // one more than edges
   double sum = 0;
@@ -147,6 +147,7 @@ struct Stats {
   Histogram prefill_computed;                             // prompt tokens of a request, without cached ones
   Histogram prefill_per_token, step_model_error;          // seconds; ratio
   Histogram block_lifetime, block_idle, block_reuse_gap;  // seconds: kv/block_ages.h
+  KvDiskStats kv_disk;
   int64_t last_step_us = 0;                               // base::now_us() of the last finished step
   bool work_runnable = false, failed = false;
 };

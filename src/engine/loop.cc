@@ -63,6 +63,7 @@ Loop::Loop(Parts parts)
   row_copies_.resize(parts_.pool->threads(), std::vector<float>(parts_.info.vocab_size));
   scheduler_.set_cost(parts_.cost);
   account_.totals.block_bytes = parts_.shape.block_bytes();
+  if (parts_.disk) promoter_ = std::make_unique<Promoter>(std::move(parts_.disk), *parts_.pool);
   publish(base::now_us());
 }
 
@@ -103,6 +104,7 @@ base::Result<void> Loop::run() {
     while (wait_for_work()) {
       if (!step()) nap();
     }
+    keep_prefixes();
     return {};
   } catch (const std::exception& e) {
     base::log_error("engine: a step failed: {}", e.what());
@@ -139,6 +141,39 @@ bool Loop::wait_for_work() {
   return !over;
 }
 
+// What prompts begin with and a file has comes into the index before they are looked at. Running sequences
+// wait no longer for it than for a piece of a prompt.
+void Loop::promote() {
+  if (!promoter_) return;
+  constexpr int64_t kReadUs = 20'000;
+  const int64_t until = base::now_us() + kReadUs;
+  for (;;) {
+    bool someone_runs = false;
+    {
+      const std::lock_guard lock(mailbox_->mutex);
+      if (!promoter_->begin(scheduler_, ledger_, base::now_us())) break;
+      someone_runs = scheduler_.queue_stats().running > 0;
+    }
+    promoter_->read(view_);
+    const std::lock_guard lock(mailbox_->mutex);
+    const Promoter::Promoted done = promoter_->end(scheduler_, ledger_, base::now_us());
+    sequences_.at(done.seq)->receipt.disk_tokens += done.blocks * parts_.info.block_tokens;
+    if (someone_runs && base::now_us() >= until) break;
+  }
+  promoter_->tier().save(view_);
+}
+
+// The index goes to the file, for the next process.
+void Loop::keep_prefixes() {
+  if (!promoter_) return;
+  constexpr int64_t kKeepUs = 10'000'000;
+  {
+    const std::lock_guard lock(mailbox_->mutex);
+    promoter_->tier().follow_to_end(ledger_);
+  }
+  promoter_->tier().save_all(view_, base::now_us() + kKeepUs);
+}
+
 // A step without rows means that cancels ended everything; should work be left all the same, it must not
 // spin.
 void Loop::nap() {
@@ -148,6 +183,7 @@ void Loop::nap() {
 
 // The heart: one pass of the journey.
 bool Loop::step() {
+  promote();
   Marks at;
   at.begin_us = base::now_us();
   {
@@ -181,6 +217,7 @@ const sched::StepPlan& Loop::plan(int64_t now_us) {
     base::log_info("preempt seq={} by={} cause=growth blocks={} tokens={} avail={} running={}", raw(p.seq),
                    raw(p.by), p.blocks, p.tokens, ledger_.stats().free, q.running);
   }
+  if (promoter_) promoter_->tier().follow(ledger_);
   for (const auto& stream : to_notify_) stream->notify();
   to_notify_.clear();
   return planned;
@@ -235,8 +272,10 @@ void Loop::note_scheduled(Sequence& s, int64_t now_us) {
   s.mark_us = now_us;
 }
 
-// In order for each layer: a later copy may need what an earlier one wrote.
+// In order for each layer: a later copy may need what an earlier one wrote. What leaves for good is saved
+// before it is written over.
 void Loop::copy_blocks() {
+  if (promoter_) promoter_->tier().save(view_);
   if (copies_.empty()) return;
   parts_.pool->parallel_for(parts_.shape.layers.size(), [&](size_t layer, size_t) {
     for (const sched::BlockCopy& c : copies_)
@@ -295,8 +334,13 @@ void Loop::commit(const Marks& at) {
       cost_.observe(static_cast<double>(record_.predicted_us), static_cast<double>(now - at.begin_us));
       scheduler_.set_cost(cost_.now());
     }
+    if (promoter_) {
+      promoter_->note_prefill(prefill_rows, wall);
+      promoter_->tier().follow(ledger_);
+    }
     publish(now);
   }
+  if (promoter_) promoter_->tier().save(view_);
   for (const auto& stream : to_notify_) stream->notify();
   to_notify_.clear();
 }
@@ -402,6 +446,10 @@ void Loop::publish(int64_t now_us) {
   t.recomputed_tokens = q.recomputed_tokens, t.prompt_tokens_recomputed = q.cached_recomputed_tokens;
   t.forks = q.forks, t.copied_blocks = q.copied_blocks;
   t.prefix_queries = q.prefix_queries_tokens, t.prefix_hits = q.prefix_hits_tokens;
+  if (promoter_) {
+    t.kv_disk = promoter_->tier().stats();
+    t.kv_disk.prefill_rows_per_s = promoter_->prefill_rows_per_s();
+  }
   t.last_step_us = now_us;
   t.work_runnable = !scheduler_.idle();
   const std::lock_guard lock(stats_mutex_);

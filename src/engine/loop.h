@@ -4,6 +4,7 @@
 #include "base/accounts.h"
 #include "base/pool.h"
 #include "engine/beams.h"
+#include "engine/disk/promoter.h"
 #include "engine/cost.h"
 #include "engine/engine.h"
 #include "engine/step_account.h"
@@ -33,6 +34,7 @@ struct Parts {
   Info info;
   uint64_t stream_bytes_max = 0;  // of all answers that are under way or wait
   bool cascade = true;            // model::Batch
+  std::unique_ptr<DiskTier> disk;  // null: what leaves the pool is lost
   base::Accounts* accounts = nullptr;
 };
 
@@ -91,6 +93,8 @@ class Loop final : public Engine {
     bool dead_end = false;    // the constraint leaves nothing
   };
 
+  void promote();
+  void keep_prefixes();
   void take_mail();
   bool wait_for_work();
   void nap();
@@ -133,6 +137,7 @@ class Loop final : public Engine {
   bool stopping_ = false, failed_ = false;
   int64_t stop_deadline_us_ = 0;
   double rows_per_second_ = 0;  // recent, for Retry-After
+  std::unique_ptr<Promoter> promoter_;  // null: no disk
 
   // Engine thread only.
   StepAccount account_;

@@ -46,7 +46,7 @@ Result<MemoryPlan> divide(const LoadRequest& request, Sizes& s) {
     s.set_context(s.context() / 2);
     plan = fixed_plan(request, s);
   }
-  const PoolPrice price(set, s);
+  const PoolPrice price(request, s);
   // By default not more than the sequences can be expected to fill: most end far below the context.
   constexpr uint64_t kFullShare = 8;
   const uint64_t full = price.blocks_for(s.context());
@@ -70,7 +70,7 @@ Result<MemoryPlan> divide(const LoadRequest& request, Sizes& s) {
     s.set_context(static_cast<uint32_t>(holds));
     plan = fixed_plan(request, s);
   }
-  add_pool(plan, PoolPrice(set, s), s, blocks);
+  add_pool(plan, PoolPrice(request, s), s, blocks);
   return plan;
 }
 
@@ -111,6 +111,21 @@ void book_plan(const MemoryPlan& plan, base::Accounts& accounts) {
         accounts.book(a.account, part.name, static_cast<int64_t>(part.bytes));
     }
   }
+}
+
+Result<void> open_disk(const LoadRequest& request, Parts& parts, base::Accounts& accounts) {
+  const Settings& set = request.settings;
+  if (request.kv_disk.directory.empty()) return {};
+  if (!set.prefix_cache || set.policy.allocator == "reserve") {
+    return Error{ErrorCode::kConfig,
+                 "--kv-disk keeps what the prefix cache finds: it goes with --prefix-cache on and --allocator "
+                 "paged only"};
+  }
+  const DiskTierConfig disk{request.kv_disk.directory, request.kv_disk.bytes,
+                            parts.model->fingerprint() + (request.dequantize_to_f32 ? " f32" : ""),
+                            set.block_tokens};
+  TALLY_TRY(parts.disk, DiskTier::open(disk, parts.shape, accounts));
+  return {};
 }
 
 void set_policy(const Policy& policy, Parts& parts) {
@@ -175,6 +190,7 @@ Result<std::unique_ptr<Engine>> load_engine(const LoadRequest& request, base::Ac
       }))
     return Error{ErrorCode::kUnavailable, "loading was interrupted"};
 
+  TALLY_TRY_VOID(open_disk(request, parts, accounts));
   set_policy(set.policy, parts);
   if (parts.sched.step_latency > 0) {
     const kv::View view(&parts.shape, parts.kv_memory.data());

@@ -50,12 +50,19 @@ struct KvCheckRequest {
   std::vector<TokenId> probe;  // some hundred tokens of text
 };
 
+// Prefix blocks that leave the pool are kept in a file.
+struct KvDiskRequest {
+  std::string directory;  // "": they are lost
+  uint64_t bytes = 0;     // of the file
+};
+
 // What the composition root knows beyond the settings.
 struct LoadRequest {
   std::string model_path;
   Settings settings;
   TuneRequest tune;
   KvCheckRequest kv_check;
+  KvDiskRequest kv_disk;
   uint64_t tokenizer_bytes = 0, connection_bytes = 0;  // what the caller holds
   uint64_t constraint_table_bytes = 0;                 // the same, of sample::ConstraintCompiler
   uint64_t constraint_room_bytes = 0;                  // kept free for what it compiles while serving

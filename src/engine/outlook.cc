@@ -54,7 +54,7 @@ class Prospect {
     request_.settings.max_seqs = sizes_.limits.logits_rows_max = seqs;
     sizes_.set_context(context);
     const MemoryPlan plan = fixed_plan(request_, sizes_);
-    const PoolPrice price(request_.settings, sizes_);
+    const PoolPrice price(request_, sizes_);
     const uint64_t total = plan.total_bytes + price.bytes(seqs * price.blocks_for(context));
     return {context, seqs, total, total <= plan.budget_bytes};
   }
@@ -88,7 +88,7 @@ Result<Outlook> look_ahead(const LoadRequest& request) {
   } else if (plan.error().code == base::ErrorCode::kUnavailable) {
     out.refusal = plan.error();
     out.plan = fixed_plan(request, sizes);
-    add_pool(out.plan, PoolPrice(request.settings, sizes), sizes, kPoolBlocksMin);
+    add_pool(out.plan, PoolPrice(request, sizes), sizes, kPoolBlocksMin);
   } else {
     return plan.error();
   }

@@ -1,5 +1,7 @@
 #include "engine/plan_sizes.h"
 
+#include "engine/disk/disk_tier.h"
+
 #include "engine/step_log.h"
 #include "engine/stream.h"
 #include "sample/constraint.h"
@@ -137,16 +139,21 @@ uint64_t sampling_bytes(uint32_t threads, uint32_t vocab) {
   return threads * (sample::Scratch::bytes(vocab) + uint64_t{vocab} * sizeof(float));
 }
 
-PoolPrice::PoolPrice(const Settings& settings, const Sizes& sizes)
-    : settings_(settings),
+PoolPrice::PoolPrice(const LoadRequest& request, const Sizes& sizes)
+    : settings_(request.settings),
+      disk_(request.kv_disk),
       block_bytes_(sizes.block_bytes),
-      block_tokens_(settings.block_tokens),
+      block_tokens_(settings_.block_tokens),
       context_(sizes.context()) {}
 
 uint64_t PoolPrice::pool_bytes(uint64_t blocks) const { return Accounts::arena_bytes(blocks * block_bytes_); }
 
 uint64_t PoolPrice::ledger_bytes(uint64_t blocks) const {
   return kv::ledger_bytes(ledger_config(settings_, blocks));
+}
+
+uint64_t PoolPrice::disk_bytes(uint64_t blocks) const {
+  return disk_.directory.empty() ? 0 : DiskTier::bytes(block_bytes_, static_cast<uint32_t>(blocks), disk_.bytes);
 }
 
 // Every generated token of a running sequence has its place in the pool.
@@ -196,6 +203,10 @@ void add_pool(MemoryPlan& plan, const PoolPrice& price, const Sizes& s, uint64_t
   add_part(plan, Account::kKv,
            {"block ledger", price.ledger_bytes(blocks),
             fmt::format("records of {} blocks, index, events", blocks)});
+  if (const uint64_t disk = price.disk_bytes(blocks); disk > 0) {
+    add_part(plan, Account::kRuntime,
+             {"kv disk", disk, "blocks on their way to the file, tables of its slots and of keys"});
+  }
   add_part(plan, Account::kRuntime,
            {"token streams", price.stream_bytes(blocks),
             fmt::format("up to {} generated tokens x {} bytes", blocks * block_tokens,

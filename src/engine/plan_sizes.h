@@ -42,21 +42,23 @@ struct Sizes {
 // read.
 class PoolPrice {
  public:
-  PoolPrice(const Settings& settings, const Sizes& sizes);
+  PoolPrice(const LoadRequest& request, const Sizes& sizes);
 
   uint64_t blocks_for(uint64_t tokens) const { return (tokens + block_tokens_ - 1) / block_tokens_; }
   // All that so many blocks cost.
   uint64_t bytes(uint64_t blocks) const {
-    return pool_bytes(blocks) + ledger_bytes(blocks) + stream_bytes(blocks);
+    return pool_bytes(blocks) + ledger_bytes(blocks) + disk_bytes(blocks) + stream_bytes(blocks);
   }
   uint64_t pool_bytes(uint64_t blocks) const;
   uint64_t ledger_bytes(uint64_t blocks) const;
+  uint64_t disk_bytes(uint64_t blocks) const;  // 0: no disk
   uint64_t stream_bytes(uint64_t blocks) const;
   // The most blocks that cost no more than `bytes`.
   uint64_t blocks_within(uint64_t bytes) const;
 
  private:
   const Settings& settings_;
+  const KvDiskRequest& disk_;
   uint64_t block_bytes_, block_tokens_;
   uint32_t context_;
 };

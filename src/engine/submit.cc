@@ -60,6 +60,8 @@ Submitted Loop::submit(Request request) {
   wanted.arrival = now;
   wanted.deadline = request.deadline_us;
   wanted.prompt = std::move(request.prompt);
+  wanted.held = promoter_ != nullptr;
+  const kv::Namespace space = wanted.prefix_namespace;
   const auto prompt_tokens = static_cast<uint32_t>(wanted.prompt.size());
   const SeqId first = wanted.seq;
   const double ahead = static_cast<double>(scheduler_.queue_stats().waiting_tokens);
@@ -73,6 +75,7 @@ Submitted Loop::submit(Request request) {
     refused.needed = admission.needed, refused.available = admission.available;
     return {{}, refused};
   }
+  if (promoter_) promoter_->add(first, space);
   Submitted result = add_sequences(std::move(request), admission, first, prompt_tokens, std::move(matchers));
   mailbox_->attention = true;
   mailbox_->wake.notify_one();

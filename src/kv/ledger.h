@@ -128,8 +128,8 @@ class Ledger {
   LedgerStats stats() const;
   BlockInfo info(BlockId id) const;
   const BlockAges& ages() const { return ages_; }  // of blocks evicted, and hit
-  // The ids an entry stands for.
-  std::span<const TokenId> entry_ids(Handle entry) const;
+  std::span<const TokenId> entry_ids(Handle entry) const;  // that it stands for
+  const Namespace& entry_space(Handle entry) const;
   uint64_t moves(Move move) const { return moves_[static_cast<size_t>(move)]; }
 
   // Recounts every invariant against all tables in use: CHECKs. O(blocks * block_tokens).

@@ -114,6 +114,11 @@ std::span<const TokenId> Ledger::entry_ids(Handle entry) const {
   return ids_of(raw(entry.id));
 }
 
+const Namespace& Ledger::entry_space(Handle entry) const {
+  TALLY_CHECK(is_entry(entry), "not an entry", raw(entry.id));
+  return records_[raw(entry.id)].space;
+}
+
 void Ledger::index_remove(uint32_t id) {
   Record& r = records_[id];
   uint32_t* link = &buckets_[r.hash & (buckets_.size() - 1)];

@@ -7,18 +7,20 @@
 
 namespace tally::sched {
 
-namespace {
-
 kv::BlockKey block_key(const Core& core, const Sequence& seq, kv::Handle parent, uint32_t block) {
   const auto ids = std::span(seq.tokens).subspan(size_t{block} * core.block_tokens, core.block_tokens);
   return {parent, &seq.space, ids};
 }
+
+namespace {
 
 // May this sequence put blocks into the index, and go on from those it has?
 bool chains(const Core& core, const Sequence& seq) {
   return core.ledger.prefix_cache() && !core.reserves() && !seq.is_beam() &&
          (seq.table.empty() || seq.epoch == core.ledger.epoch());
 }
+
+}  // namespace
 
 // The entries that continue the sequence's table, into core.path. The last known token is never taken from
 // the index: its row is computed, for its logits.
@@ -38,6 +40,8 @@ void match_prefix(Core& core, Sequence& seq) {
   }
 }
 
+namespace {
+
 // Is the block after the match being computed now by a running prefill of the same namespace?
 bool is_deferred(const Core& core, const Sequence& seq) {
   if (!chains(core, seq)) return false;
@@ -56,7 +60,8 @@ bool is_deferred(const Core& core, const Sequence& seq) {
   });
 }
 
-// Blocks that running prefills were admitted with and have not taken yet.
+}  // namespace
+
 uint64_t promised_blocks(const Core& core) {
   if (core.reserves()) return 0;
   uint64_t sum = 0;
@@ -65,6 +70,8 @@ uint64_t promised_blocks(const Core& core) {
   }
   return sum;
 }
+
+namespace {
 
 // The whole known text must fit, and the watermark beyond it; nothing is reserved for output.
 bool fits(const Core& core, const Sequence& seq) {
@@ -218,6 +225,10 @@ void admit_waiting(Core& core, Tick now) {
   take_turns(core, 0);
   for (size_t i = 0; i < core.line.size(); ++i) {
     Sequence& seq = *core.line[i];
+    if (seq.held) {
+      ++core.totals.deferred;
+      continue;
+    }
     if (core.seats_taken() + 1 + seq.unborn.size() > core.seats) {
       core.count(Branch::kNoSeat);
       break;
@@ -245,7 +256,9 @@ void admit_waiting(Core& core, Tick now) {
       if (!seq.blocked_since) seq.blocked_since = now;
     }
   }
-  if (core.running.empty() && !core.waiting.empty()) admit_by_force(core, *core.waiting.front(), now);
+  if (!core.running.empty()) return;
+  const auto first = std::ranges::find_if(core.waiting, [](const Sequence* seq) { return !seq->held; });
+  if (first != core.waiting.end()) admit_by_force(core, **first, now);
 }
 
 }  // namespace tally::sched

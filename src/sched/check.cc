@@ -143,6 +143,8 @@ void check_core(const Core& core) {
     TALLY_CHECK(seq->state == SeqState::kEnded && seq->table.empty(), "an ended sequence holds blocks",
                 raw(seq->id));
   }
+  tables.push_back(&core.adoption.path);
+  tables.push_back(&core.adoption.taken);
   core.ledger.check(tables);
   if (tables.empty() || (core.running.empty() && core.waiting.empty())) {
     const kv::LedgerStats stats = core.ledger.stats();

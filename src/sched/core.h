@@ -92,6 +92,7 @@ struct Sequence {
   std::vector<kv::Handle> chain;  // entry that block i equals: the block itself or an earlier equal one
   uint64_t epoch = 0;             // of the ledger when the table began
   std::optional<EndReason> cancelled;
+  bool held = false;       // not to be admitted yet
   bool scheduled = false;  // has had a row
   bool row_failed = false;
   uint32_t immune = 0;
@@ -106,6 +107,13 @@ struct Sequence {
   }
   // One of several beams that step together. They are never preempted: their blocks are reserved.
   bool is_beam() const { return family && family->beams && unborn.empty() && known() > prompt; }
+};
+
+// Blocks on their way into the index for a waiting sequence, and those before them.
+struct Adoption {
+  SeqId seq{};
+  kv::BlockTable path, taken;
+  uint64_t epoch = 0;  // of the ledger
 };
 
 struct Core {
@@ -138,6 +146,7 @@ struct Core {
   };
   std::vector<Result> results;        // scratch of commit
   std::vector<kv::Handle> path;       // scratch of the prefix match
+  Adoption adoption;                  // empty but between adopt and adopted
   std::vector<Ended> ended;           // of commit and abandon
   std::vector<BlockCopy> copies_due;  // of forks that copy: for the next plan
   bool prefill_skipped = false;       // by the last step, to keep its time
@@ -165,8 +174,17 @@ void leave_tenant(Core& core, Tenant* tenant);
 
 // admission.cc: from waiting to running.
 void admit_waiting(Core& core, Tick now);
+// The entries that continue a waiting sequence's table, into core.path.
+void match_prefix(Core& core, Sequence& seq);
+kv::BlockKey block_key(const Core& core, const Sequence& seq, kv::Handle parent, uint32_t block);
+// Blocks that running prefills were admitted with and have not taken yet.
+uint64_t promised_blocks(const Core& core);
 // Registers the full committed blocks of a sequence, and again those whose entry has gone.
 void extend_chain(Core& core, Sequence& seq);
+
+// adoption.cc: blocks that come from elsewhere.
+void adopt_blocks(Core& core, Sequence& seq, uint32_t most, Tick now);
+void index_adopted(Core& core, uint32_t good, Tick now);
 
 // preemption.cc: blocks for growth.
 // Gives the sequence one more block, from the pool or from a later one. False: it stands still in this step.

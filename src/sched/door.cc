@@ -143,6 +143,7 @@ std::unique_ptr<Sequence> make_sequence(const Core& core, const Request& request
   seq->arrival = request.arrival;
   seq->rank = request.arrival + Tick{request.priority} * kAgeTicks;
   seq->deadline = request.deadline;
+  seq->held = request.held && choice == 0;
   seq->tokens = std::move(prompt);
   seq->prompt = seq->known();
   seq->tokens_max = seq->prompt + max_tokens;

@@ -22,6 +22,26 @@ void Scheduler::cancel(SeqId seq, EndReason reason) {
   if (!found->second->cancelled) found->second->cancelled = reason;
 }
 
+void Scheduler::release(SeqId seq) { state_->core.find(seq).held = false; }
+
+bool Scheduler::waits(SeqId seq) const {
+  const auto found = state_->core.sequences.find(seq);
+  return found != state_->core.sequences.end() && found->second->state == SeqState::kWaiting;
+}
+
+uint32_t Scheduler::matched_blocks(SeqId seq) {
+  match_prefix(state_->core, state_->core.find(seq));
+  return static_cast<uint32_t>(state_->core.path.size());
+}
+
+std::span<const BlockId> Scheduler::adopt(SeqId seq, uint32_t most, Tick now) {
+  Core& core = state_->core;
+  adopt_blocks(core, core.find(seq), most, now);
+  return core.adoption.taken.ids();
+}
+
+void Scheduler::adopted(uint32_t good, Tick now) { index_adopted(state_->core, good, now); }
+
 void Scheduler::set_cost(const StepCost& cost) { state_->core.cost = cost; }
 
 const StepPlan& Scheduler::plan(Tick now) {

@@ -59,6 +59,7 @@ struct Request {
   kv::Namespace prefix_namespace{};  // sequences share blocks only inside one
   Tick arrival = 0;
   Tick deadline = 0;  // 0: none
+  bool held = false;  // until release()
 };
 
 // Why a request was not taken at the door. kNone: it is in the queue.
@@ -158,6 +159,14 @@ class Scheduler {
   // Takes effect at the next plan. Unknown or ended ids are ignored; one of several beams ends them all.
   void cancel(SeqId seq, EndReason reason);
 
+  void release(SeqId seq);      // a held request may run from now on
+  bool waits(SeqId seq) const;  // false: unknown, ended, or has run
+  // Blocks from elsewhere for a waiting prompt, between commit and plan: behind the full ones that the index has,
+  // at most `most`, fewer where who runs needs them. The caller fills them, and the first `good` are indexed.
+  uint32_t matched_blocks(SeqId seq);
+  std::span<const BlockId> adopt(SeqId seq, uint32_t most, Tick now);
+  void adopted(uint32_t good, Tick now);
+
   // What steps cost from now on. Without it all steps cost nothing.
   void set_cost(const StepCost& cost);
 
@@ -180,12 +189,9 @@ class Scheduler {
 
   QueueStats queue_stats() const;
   bool idle() const;  // nothing waiting, nothing running
-  // How often each branch of admission and preemption was taken, indexed by Branch (sched/core.h). For tests.
-  std::span<const uint64_t> branches() const;
+  std::span<const uint64_t> branches() const;  // times each was taken, by Branch (sched/core.h); for tests
 
-  // Recounts every invariant (S*, and the ledger's L*): CHECKs.
-  void check() const;
-
+  void check() const;  // recounts every invariant (S*, and the ledger's L*): CHECKs
  private:
   struct State;
   std::unique_ptr<State> state_;

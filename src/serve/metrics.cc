@@ -41,6 +41,7 @@ class Scrape final : public prometheus::Collectable {
     add_infos(page);
     add_memory(page);
     add_blocks(page);
+    add_disk(page);
     add_requests(page);
     add_steps(page);
     add_bounds(page);
@@ -190,6 +191,23 @@ class Scrape final : public prometheus::Collectable {
     page.counter("tally_kv_evictions_total", number(stats_.evictions));
     page.gauge("tally_prefix_cache_entries", number(stats_.blocks_registered));
     page.counter("tally_prefix_cache_hash_mismatch_total", number(stats_.hash_mismatches));
+  }
+
+  void add_disk(MetricsPage& page) const {
+    const engine::KvDiskStats& d = stats_.kv_disk;
+    page.gauge("tally_kv_disk_blocks", number(d.used), {{"state", "used"}});
+    page.gauge("tally_kv_disk_blocks", number(d.slots - d.used), {{"state", "free"}});
+    const std::pair<const char*, uint64_t> kinds[] = {{"read", d.read_blocks},
+                                                      {"written", d.written_blocks},
+                                                      {"computed", d.refused_blocks},
+                                                      {"dropped", d.dropped_blocks},
+                                                      {"damaged", d.damaged_blocks}};
+    for (const auto& [what, blocks] : kinds)
+      page.counter("tally_kv_disk_blocks_total", number(blocks), {{"what", what}});
+    page.counter("tally_kv_disk_bytes_total", number(d.read_bytes), {{"what", "read"}});
+    page.counter("tally_kv_disk_bytes_total", number(d.written_bytes), {{"what", "written"}});
+    page.gauge("tally_kv_disk_read_bytes_per_second", d.read_bytes_per_s);
+    page.gauge("tally_prefill_rows_per_second", d.prefill_rows_per_s);
   }
 
   void add_requests(MetricsPage& page) const {

@@ -271,7 +271,7 @@ std::string receipt_json(const Account& account) {
   w.key("detokenize_ms").milliseconds(account.detokenize_ms).key("send_ms").milliseconds(account.send_ms);
   w.key("total_ms").milliseconds(account.total_ms);
   w.key("steps").value(r.steps).key("preemptions").value(r.preemptions);
-  w.key("recomputed_tokens").value(r.recomputed_tokens);
+  w.key("recomputed_tokens").value(r.recomputed_tokens).key("kv_disk_tokens").value(r.disk_tokens);
   w.key("kv_blocks").value(r.kv_blocks).key("kv_blocks_shared").value(r.kv_blocks_shared);
   w.key("kv_bytes").value(r.kv_bytes).key("weight_bytes_read").value(r.weight_bytes_read);
   w.key("draft_tokens").value(0).key("accepted_tokens").value(0).end_object();
