@@ -159,7 +159,7 @@ sample::ConstraintLimits constraint_limits(const engine::Settings& settings, siz
   const uint64_t least = (uint64_t{64} << 10) + vocab_size;
   const uint64_t share = memory / 32 / std::max(settings.max_seqs, 1u);
   limits.matcher_bytes = std::max(least, std::min<uint64_t>(limits.matcher_bytes, share));
-  limits.forget_bytes = limits.matcher_bytes / 8;
+  limits.forget_bytes = std::min(limits.forget_bytes, limits.matcher_bytes / 8);
   return limits;
 }
 

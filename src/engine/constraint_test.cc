@@ -217,7 +217,7 @@ TEST(Constraints, WhatCannotBeFollowedFurtherIsLength) {
 // Who waits has no place in its constraint, be it new or preempted: there are no more than seats.
 TEST(Constraints, OnlyWhoRunsHoldsAPlace) {
   LoadRequest load = with_end();
-  load.settings.max_seqs = 4;
+  load.settings.max_seqs = 6;
   load.settings.kv_pool_bytes = 12 * plan_memory(small_request()).value().kv_bytes_per_token * 16;
   sample::ConstraintLimits limits;
   Bed bed(load, limits);

@@ -46,7 +46,7 @@ struct ConstraintLimits {
   int64_t compile_us = 1'000'000;            // of one compilation, as its thread runs
   size_t compile_bytes = size_t{32} << 20;   // held at once while it is under way
   size_t held_bytes = size_t{64} << 20;      // of all that is compiled, kept or in use
-  size_t matcher_bytes = size_t{512} << 10;  // of one matcher, but for the tokens it has followed
+  size_t matcher_bytes = size_t{1} << 20;    // of one matcher, but for the tokens it has followed
   size_t forget_bytes = size_t{64} << 10;    // by so much it grows until it forgets again
   uint32_t matchers = 64;                    // how many there may be at once, by who uses this
   int64_t step_us = 50'000;                  // of one matcher for one token, as its thread runs
