@@ -49,7 +49,7 @@ struct ConstraintLimits {
   size_t matcher_bytes = size_t{1} << 20;    // of one matcher, but for the tokens it has followed
   size_t forget_bytes = size_t{64} << 10;    // by so much it grows until it forgets again
   uint32_t matchers = 64;                    // how many there may be at once, by who uses this
-  int64_t step_us = 50'000;                  // of one matcher for one token, as its thread runs
+  int64_t step_us = 50'000;                  // of one matcher before one token, as its thread runs
   // What all of it together may come to.
   size_t room_bytes() const { return compile_bytes + held_bytes + matchers * matcher_bytes; }
 };

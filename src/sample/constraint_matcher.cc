@@ -12,6 +12,8 @@ namespace {
 
 // Beams mostly part from each other a few tokens ago. Who goes back further is followed anew.
 constexpr size_t kTokensBack = 16;
+// Of those that are followed anew, in the time that there is for one.
+constexpr size_t kTokensAStep = 64;
 
 }  // namespace
 
@@ -119,7 +121,7 @@ void ConstraintMatcher::State::bound_blanks() {
   for (size_t w = 0; w < allowed.size(); ++w) allowed[w] &= ~only[w];
 }
 
-// Each token has the time of one step, and the last has to find what comes next in it too.
+// The last token and what comes next have the time of one step, and so have so many of those before it.
 bool ConstraintMatcher::State::follow(std::span<const TokenId> generated) {
   const auto parted = std::mismatch(followed.begin(), followed.end(), generated.begin(), generated.end());
   const auto common = static_cast<size_t>(parted.first - followed.begin());
@@ -128,9 +130,10 @@ bool ConstraintMatcher::State::follow(std::span<const TokenId> generated) {
     go_back(common);
   }
   bool is_allowed = true;
-  while (is_allowed && followed.size() + 1 < generated.size()) {
+  while (is_allowed && !meter.out_of_time && followed.size() + 1 < generated.size()) {
     const Meter::Running running(meter);
-    is_allowed = accept(generated[followed.size()]);
+    const size_t stop = std::min(followed.size() + kTokensAStep, generated.size() - 1);
+    while (is_allowed && followed.size() < stop) is_allowed = accept(generated[followed.size()]);
   }
   const Meter::Running running(meter);
   if (is_allowed && followed.size() < generated.size()) is_allowed = accept(generated[followed.size()]);

@@ -29,6 +29,12 @@ std::vector<Endless> endless() {
       {Kind::kGrammar,
        "root ::= list*\nlist ::= item (\",\" item)* \";\"\nitem ::= [a-c]+ | \"(\" list \")\"", "",
        "a,(b,c;),cc;"},
+      {Kind::kJsonSchema,
+       R"({"type":"array","items":{"type":"array","items":{"type":"string","minLength":2,"maxLength":4},"maxItems":3}})",
+       "[", "[\"abc\",\"de\"],"},
+      {Kind::kGrammar, "root ::= (part \";\")*\npart[max_chars=5] ::= [a-c]+", "", "abc;"},
+      {Kind::kGrammar, "root ::= (part \";\")*\npart[max_tokens=5] ::= [a-c]+", "", "abca;"},
+      {Kind::kGrammar, "root ::= (part \";\")*\npart[capture=\"x\"] ::= [a-c]+", "", "abca;"},
       {Kind::kStructuralTag,
        R"({"type":"structural_tag","format":{"type":"triggered_tags","triggers":["<t"],"tags":[{"type":"tag","begin":"<t>",)"
        R"("content":{"type":"json_schema","json_schema":{"type":"integer"}},"end":"</t>"}]}})",
