@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 
 namespace tally::apps {
@@ -37,6 +38,12 @@ std::string own_program() {
 std::string span_text(double seconds) {
   if (seconds < 100) return fmt::format("{:.0f} s", seconds);
   return seconds < 6000 ? fmt::format("{:.0f} min", seconds / 60) : fmt::format("{:.1f} h", seconds / 3600);
+}
+
+// The second time: servers and what else was started end with this process, by the kernel's hand.
+[[noreturn]] void leave_at_once() {
+  fmt::print(stderr, "\ntally: interrupted again: what was under way is not stored\n");
+  std::_Exit(kInterrupted);
 }
 
 // The figures of one codec of `eval kld --json`; nothing where they are not there.
@@ -166,7 +173,10 @@ void AblateSession::look() {
   Progress progress("ablate");
   while (!is_over_) {
     std::this_thread::sleep_for(kLook);
-    if (interrupted()) live_.stop = true;
+    if (take_interrupt()) {
+      if (live_.stop) leave_at_once();
+      live_.stop = true;
+    }
     const uint32_t total = live_.total;
     const double part = is_loading_ && total > 0 ? static_cast<double>(live_.ended) / total : 0;
     const std::lock_guard lock(mutex_);

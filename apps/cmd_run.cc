@@ -1,4 +1,5 @@
 // tally run: one prompt, or a chat in the terminal; the answer streams to stdout.
+#include "base/signal_stack.h"
 #include "cli.h"
 #include "loading.h"
 #include "terminal_chat.h"
@@ -28,7 +29,10 @@ int run_run(const Invocation& call) {
   }
   if (!engine) return fail(engine.error());
   warn_of_small_pages(accounts);
-  std::thread loop([&] { (void)(*engine)->run(); });
+  std::thread loop([&] {
+    base::take_signal_stack();
+    (void)(*engine)->run();
+  });
   TerminalChat chat(call, *text, **engine, accounts);
   const int code = call.arguments.size() > 1 ? chat.answer(call.arguments[1]) : chat.converse();
   (*engine)->stop(0);

@@ -1,5 +1,7 @@
 #include "crash_line.h"
 
+#include "base/signal_stack.h"
+
 #include <poll.h>
 #include <unistd.h>
 
@@ -67,9 +69,10 @@ void tell(int number) {
 
 void tell_crashes() {
   if (kSanitized) return;
+  base::take_signal_stack();
   struct sigaction action{};
   action.sa_handler = tell;
-  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_NODEFER);
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_NODEFER | SA_ONSTACK);
   for (const Crash& crash : kCrashes) ::sigaction(crash.number, &action, nullptr);
 }
 

@@ -4,7 +4,8 @@
 namespace tally::apps {
 
 // For SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT: a line on stderr with signal, version and process, nothing
-// of any request. A sanitizer's own report is better, so its builds are left alone.
+// of any request. A thread that has run out of stack needs base::take_signal_stack(), which the caller has
+// after this. A sanitizer's own report is better, so its builds are left alone.
 void tell_crashes();
 
 }  // namespace tally::apps

@@ -1,19 +1,31 @@
 #include "interrupt.h"
 
 #include <csignal>
+#include <ctime>
 
 namespace tally::apps {
 namespace {
 
 constexpr int kEnding[] = {SIGINT, SIGTERM, SIGHUP};
 
-}  // namespace
-
-void hold_ending_signals() {
+sigset_t ending_signals() {
   sigset_t set;
   sigemptyset(&set);
   for (const int signal : kEnding) sigaddset(&set, signal);
+  return set;
+}
+
+}  // namespace
+
+void hold_ending_signals() {
+  const sigset_t set = ending_signals();
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
+bool take_interrupt() {
+  const sigset_t set = ending_signals();
+  constexpr timespec kNow{};
+  return ::sigtimedwait(&set, nullptr, &kNow) > 0;
 }
 
 bool interrupted() {

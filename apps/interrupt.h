@@ -8,7 +8,9 @@ inline constexpr int kInterrupted = 130;  // the exit code
 
 // Blocks SIGINT, SIGTERM and SIGHUP in the calling thread and those it starts later.
 void hold_ending_signals();
-// True once one of them came.
+// True once one of them came, and was not taken.
 bool interrupted();
+// Takes one of those that came: for who counts them.
+bool take_interrupt();
 
 }  // namespace tally::apps

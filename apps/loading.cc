@@ -147,14 +147,20 @@ engine::LoadRequest load_request(const base::Settings& settings, const std::stri
 void plan_constraints(engine::LoadRequest& request, const text::Tokenizer& tokenizer) {
   request.constraint_table_bytes =
       sample::ConstraintCompiler::planned_bytes(constraint_vocabulary(tokenizer, tokenizer.vocab_size()));
-  request.constraint_room_bytes = constraint_limits(request.settings.memory_bytes).room_bytes();
+  request.constraint_room_bytes = constraint_limits(request.settings, tokenizer.vocab_size()).room_bytes();
 }
 
-sample::ConstraintLimits constraint_limits(uint64_t memory_bytes) {
+sample::ConstraintLimits constraint_limits(const engine::Settings& settings, size_t vocab_size) {
   sample::ConstraintLimits limits;
-  limits.held_bytes = std::min<uint64_t>(limits.held_bytes, memory_bytes / 16);
-  limits.compile_bytes = std::min<uint64_t>(limits.compile_bytes, memory_bytes / 32);
-  limits.matchers_bytes = std::min<uint64_t>(limits.matchers_bytes, memory_bytes / 32);
+  const uint64_t memory = settings.memory_bytes;
+  limits.held_bytes = std::min<uint64_t>(limits.held_bytes, memory / 16);
+  limits.compile_bytes = std::min<uint64_t>(limits.compile_bytes, memory / 32);
+  limits.matchers = settings.max_seqs;
+  // At least some masks of the vocabulary, and what a form takes.
+  const uint64_t least = (uint64_t{64} << 10) + vocab_size;
+  const uint64_t share = memory / 32 / std::max(settings.max_seqs, 1u);
+  limits.matcher_bytes = std::max(least, std::min<uint64_t>(limits.matcher_bytes, share));
+  limits.forget_bytes = std::min(limits.forget_bytes, limits.matcher_bytes / 8);
   return limits;
 }
 

@@ -40,9 +40,9 @@ engine::LoadRequest load_request(const base::Settings& settings, const std::stri
 
 // Adds what constraints of answers take to the request of `serve`, or of its plan.
 void plan_constraints(engine::LoadRequest& request, const text::Tokenizer& tokenizer);
-// What compiled constraints may hold under a cap over all accounts: they come and go, and room is kept for
-// them.
-sample::ConstraintLimits constraint_limits(uint64_t memory_bytes);
+// What constraints and those who follow them may hold under the cap over all accounts: they come and go, and
+// room is kept for them.
+sample::ConstraintLimits constraint_limits(const engine::Settings& settings, size_t vocab_size);
 // Of the tokenizer, for a model with so many rows.
 sample::ConstraintVocabulary constraint_vocabulary(const text::Tokenizer& tokenizer, size_t rows);
 

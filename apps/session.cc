@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/signal_stack.h"
 #include "cli.h"
 
 #include <malloc.h>
@@ -59,6 +60,7 @@ int Session::run() {
 }
 
 void Session::load_and_run() {
+  base::take_signal_stack();
   const int64_t begin = base::now_us();
   Progress progress("loading");
   request_.progress = [&](uint64_t done, uint64_t total) {
@@ -75,7 +77,7 @@ void Session::load_and_run() {
   engine_ = std::move(loaded).value();
   constraints_ = std::make_unique<sample::ConstraintCompiler>(
       constraint_vocabulary(text_.tokenizer, engine_->info().vocab_size),
-      constraint_limits(request_.settings.memory_bytes),
+      constraint_limits(request_.settings, engine_->info().vocab_size),
       [this](int64_t bytes) { accounts_.book(base::Account::kRuntime, sample::kConstraintPart, bytes); });
   ::malloc_trim(0);  // what reading the header left
   engine_ready_ = engine_.get();

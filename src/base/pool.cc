@@ -1,6 +1,7 @@
 #include "base/pool.h"
 
 #include "base/check.h"
+#include "base/signal_stack.h"
 
 #include <immintrin.h>
 
@@ -93,7 +94,10 @@ ThreadPool::ThreadPool(size_t threads, std::function<void()> on_start)
     : threads_(threads), state_(std::make_unique<State>()) {
   TALLY_CHECK(threads >= 1 && threads <= 1024, "thread count", threads);
   for (size_t w = 1; w < threads; ++w) {
-    state_->workers.emplace_back([state = state_.get(), w, on_start] { state->work(w, on_start); });
+    state_->workers.emplace_back([state = state_.get(), w, on_start] {
+      take_signal_stack();
+      state->work(w, on_start);
+    });
   }
 }
 

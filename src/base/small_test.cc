@@ -4,12 +4,17 @@
 #include "base/machine.h"
 #include "base/result.h"
 #include "base/sha256.h"
+#include "base/signal_stack.h"
 #include "base/utf8.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <csignal>
 #include <ctime>
+#include <thread>
+
+#include <unistd.h>
 
 namespace tally::base {
 namespace {
@@ -139,6 +144,28 @@ TEST(Machine, SaneNumbers) {
   EXPECT_GT(memory_allowance(), uint64_t{64} << 20);
   EXPECT_LE(memory_allowance(), memory_total());
 }
+
+#if !defined(TALLY_INSTRUMENTED)
+// Pages of the stack, until there are none.
+[[gnu::noinline]] size_t deeper(size_t pages) {
+  volatile char page[4096];
+  page[pages % sizeof page] = 1;
+  return pages == SIZE_MAX ? 0 : deeper(pages + 1) + static_cast<size_t>(page[0]);
+}
+
+TEST(SignalStackDeathTest, AThreadThatHasRunOutOfStackCanSaySo) {
+  constexpr int kTold = 7;
+  const auto run_out = [] {
+    take_signal_stack();
+    struct sigaction action{};
+    action.sa_handler = [](int) { ::_exit(kTold); };
+    action.sa_flags = SA_ONSTACK;
+    ::sigaction(SIGSEGV, &action, nullptr);
+    deeper(0);
+  };
+  EXPECT_EXIT(std::thread(run_out).join(), testing::ExitedWithCode(kTold), "");
+}
+#endif
 
 }  // namespace
 }  // namespace tally::base

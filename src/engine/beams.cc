@@ -8,11 +8,12 @@ namespace tally::engine {
 
 BeamFamily::BeamFamily(const sample::BeamRules& rules, SeqId first,
                        const std::vector<std::shared_ptr<Stream>>& streams)
-    : pool_(rules), left_(rules.width), row_tokens_(rules.row_tokens) {
+    : pool_(rules), left_(rules.width), row_tokens_(rules.row_tokens), top_(rules.top) {
   for (uint32_t i = 0; i < rules.width; ++i) sequences_.push_back(SeqId{raw(first) + i});
   for (const auto& stream : streams) streams_.push_back(std::static_pointer_cast<TokenStream>(stream));
-  rows_.resize(rules.width * row_tokens_);
-  row_sizes_.resize(rules.width);
+  row_room_.resize(rules.width * row_tokens_);
+  best_room_.resize(rules.width * top_);
+  rows_.resize(rules.width);
   slot_of_rank_.resize(rules.width);
   next_slots_.resize(rules.width);
   outcomes_.resize(rules.width);
@@ -21,23 +22,24 @@ BeamFamily::BeamFamily(const sample::BeamRules& rules, SeqId first,
 }
 
 uint64_t BeamFamily::bytes(const sample::BeamRules& rules) {
-  return (3 * uint64_t{rules.width} + 1) * rules.tokens_max * sizeof(sample::BeamToken) +
-         uint64_t{rules.width} * rules.row_tokens * (sizeof(sample::BeamToken) + 2 * sizeof(double)) +
-         sizeof(BeamFamily);
+  const uint64_t rows = rules.row_tokens * sizeof(sample::BeamToken) +
+                        rules.top * sizeof(sample::TokenLogprob) + 2 * sizeof(sample::BeamRow) +
+                        sizeof(sched::Outcome);
+  return sample::BeamPool::bytes(rules) + rules.width * rows + sizeof(BeamFamily);
 }
 
-std::span<sample::BeamToken> BeamFamily::row(SeqId seq) {
-  return std::span(rows_).subspan(slot_of(seq) * row_tokens_, row_tokens_);
+sample::BeamRowRoom BeamFamily::room(SeqId seq) {
+  const size_t slot = slot_of(seq);
+  return {std::span(row_room_).subspan(slot * row_tokens_, row_tokens_),
+          std::span(best_room_).subspan(slot * top_, top_)};
 }
-
-void BeamFamily::set_row(SeqId seq, size_t tokens) { row_sizes_[slot_of(seq)] = tokens; }
 
 void BeamFamily::advance(bool first) {
   constexpr uint32_t kNone = UINT32_MAX;
   by_rank_.clear();
   for (size_t rank = 0; rank < (first ? 1 : sequences_.size()); ++rank) {
     const size_t slot = first ? 0 : slot_of_rank_[rank];
-    by_rank_.push_back(row(sequences_[slot]).first(row_sizes_[slot]));
+    by_rank_.push_back(rows_[slot]);
   }
   const bool over = !pool_.advance(by_rank_);
   const std::span<const sample::BeamPool::Live> live = pool_.live();
@@ -90,10 +92,14 @@ void BeamFamily::finish(Finish reason, int64_t now_us) {
       answer.receipt.kv_blocks = answer.receipt.kv_blocks_shared = answer.receipt.steps = 0;
     }
     if (complete && i < best.size()) {
-      for (const sample::BeamToken& t : best[i].tokens)
-        streams_[i]->append({.id = t.id, .is_end = t.is_end, .logprob = t.logprob}, now_us);
+      for (const sample::BeamPool::Step& step : pool_.way(best[i])) {
+        sample::Pick pick{.id = step.token.id, .is_end = step.token.is_end, .logprob = step.token.logprob};
+        pick.top_count = static_cast<uint8_t>(step.best.size());
+        std::copy(step.best.begin(), step.best.end(), pick.top.begin());
+        streams_[i]->append(pick, now_us);
+      }
       answer.finish = best[i].ended ? Finish::kStop : Finish::kLength;
-      answer.receipt.generated_tokens = static_cast<uint32_t>(best[i].tokens.size());
+      answer.receipt.generated_tokens = best[i].length;
       answer.receipt.cumulative_logprob = static_cast<float>(best[i].cumulative);
     }
     streams_[i]->end(answer.finish, answer.receipt);

@@ -19,10 +19,10 @@ class BeamFamily {
              const std::vector<std::shared_ptr<Stream>>& streams);
   static uint64_t bytes(const sample::BeamRules& rules);
 
-  // Room for the best tokens of a sequence's row; what is in it counts for this step. Different sequences
-  // from different threads.
-  std::span<sample::BeamToken> row(SeqId seq);
-  void set_row(SeqId seq, size_t tokens);
+  // Room for what a sequence's row brings; what is set counts for this step. Different sequences from
+  // different threads.
+  sample::BeamRowRoom room(SeqId seq);
+  void set_row(SeqId seq, const sample::BeamRow& row) { rows_[slot_of(seq)] = row; }
 
   // With every row set: what the sequences do, in their order, as outcomes. `first`: only the row of the
   // first sequence was computed, and all begin with it.
@@ -31,8 +31,8 @@ class BeamFamily {
 
   std::span<const std::shared_ptr<TokenStream>> streams() const { return streams_; }
   // A row that is no number ends all, and so does a constraint that leaves none of them a way on nor an
-  // answer.
-  bool failed = false, dead_end = false;
+  // answer. matcher_full: one of them could not be followed further.
+  bool failed = false, dead_end = false, matcher_full = false;
 
   // One sequence has ended; true with the last. What the sequences used is summed, and told with the best
   // answer.
@@ -53,11 +53,11 @@ class BeamFamily {
   std::vector<SeqId> sequences_;
   size_t left_ = 0;  // sequences that have not ended
   Receipt receipt_;
-  size_t row_tokens_ = 0;
-  std::vector<sample::BeamToken> rows_;  // [sequence][row_tokens_]
-  std::vector<size_t> row_sizes_;
+  const size_t row_tokens_, top_;
+  std::vector<sample::BeamToken> row_room_;     // [sequence][row_tokens_]
+  std::vector<sample::TokenLogprob> best_room_;  // [sequence][top_]
+  std::vector<sample::BeamRow> rows_, by_rank_;  // by sequence
   std::vector<uint32_t> slot_of_rank_, next_slots_;
-  std::vector<std::span<const sample::BeamToken>> by_rank_;
   std::vector<sched::Outcome> outcomes_;
   std::vector<std::shared_ptr<TokenStream>> streams_;
   std::vector<Answer> answers_;

@@ -194,6 +194,16 @@ TEST(Beams, EqualASearchOverWholeRequests) {
       EXPECT_EQ(got[i].finish, Finish::kLength);
       EXPECT_NEAR(got[i].receipt.cumulative_logprob, wanted[i].cumulative, 1e-4);
     }
+    // With each token the best of its row, as a request says them that begins there.
+    constexpr size_t kTold = 3;
+    ASSERT_EQ(got[1].logprobs.size(), got[1].ids.size() * (1 + kTold));
+    for (size_t k = 0; k < got[1].ids.size(); ++k) {
+      Request there = greedy(r.prompt, 1);
+      const auto before = std::span(got[1].ids).first(k);
+      there.prompt.insert(there.prompt.end(), before.begin(), before.end());
+      const std::vector<float> said = hand.run({there}).at(0).logprobs;
+      for (size_t t = 1; t <= kTold; ++t) EXPECT_EQ(got[1].logprobs[k * (1 + kTold) + t], said[t]) << k;
+    }
     EXPECT_EQ(hand.engine->stats().blocks_held, 0u);
   }
 }

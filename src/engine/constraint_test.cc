@@ -9,6 +9,8 @@
 namespace tally::engine {
 namespace {
 
+using Kind = sample::ConstraintSpec::Kind;
+
 constexpr int32_t kEndId = 2;
 constexpr size_t kVocab = 1024;
 
@@ -30,8 +32,8 @@ struct Bed {
   Hand hand;
   sample::ConstraintCompiler compiler;
 
-  explicit Bed(const LoadRequest& load = with_end())
-      : hand(load), compiler(words(), {}, [this](int64_t bytes) {
+  explicit Bed(const LoadRequest& load = with_end(), const sample::ConstraintLimits& limits = {})
+      : hand(load), compiler(words(), limits, [this](int64_t bytes) {
           hand.accounts.book(base::Account::kRuntime, sample::kConstraintPart, bytes);
         }) {}
 
@@ -41,9 +43,9 @@ struct Bed {
     v.end_ids = {TokenId{kEndId}};
     return v;
   }
-  std::shared_ptr<const sample::Constraint> compile(const std::string& regex) {
-    auto made = compiler.compile({sample::ConstraintSpec::Kind::kRegex, regex});
-    EXPECT_TRUE(made) << regex;
+  std::shared_ptr<const sample::Constraint> compile(const std::string& text, Kind kind = Kind::kRegex) {
+    auto made = compiler.compile({kind, text});
+    EXPECT_TRUE(made) << text;
     return *made;
   }
   uint64_t booked() const {
@@ -184,19 +186,99 @@ TEST(Constraints, ADeadEndFailsAlone) {
   EXPECT_EQ(bed.hand.engine->stats().blocks_held, 0u);
 }
 
+// A way in that never ends: as where the context is full.
+TEST(Constraints, WhatCannotBeFollowedFurtherIsLength) {
+  constexpr uint32_t kTokens = 400;
+  const std::string nested = "root ::= \"{\" root \"}\"";
+  sample::ConstraintLimits limits;
+  limits.forget_bytes = 1024;
+  {
+    sample::ConstraintCompiler compiler(Bed::words(), limits, {});
+    const auto made = compiler.compile({Kind::kGrammar, nested});
+    limits.matcher_bytes = 2 * sample::ConstraintMatcher(*made).bytes() + 4096;
+  }
+  LoadRequest load = with_end();
+  load.settings.max_model_len = kTokens + 20;
+  Bed bed(load, limits);
+  const auto deep = bed.compile(nested, Kind::kGrammar);
+  Request beams = constrained(deep, 2, kTokens);
+  beams.beams = BeamSearch{.width = 2};
+  const auto answers =
+      bed.hand.run({constrained(deep, 1, kTokens), constrained(bed.compile(kPattern), 1), beams});
+  EXPECT_EQ(answers[0].finish, Finish::kLength);
+  EXPECT_GT(answers[0].ids.size(), 20u);
+  EXPECT_LT(answers[0].ids.size(), kTokens);
+  EXPECT_EQ(answers[1].finish, Finish::kStop);
+  EXPECT_EQ(answers[2].finish, Finish::kLength);
+  EXPECT_EQ(bed.hand.engine->stats().finished[static_cast<size_t>(Finish::kDeadEnd)], 0u);
+  EXPECT_EQ(bed.hand.engine->stats().blocks_held, 0u);
+}
+
+// Who waits has no place in its constraint, be it new or preempted: there are no more than seats.
+TEST(Constraints, OnlyWhoRunsHoldsAPlace) {
+  LoadRequest load = with_end();
+  load.settings.max_seqs = 6;
+  load.settings.kv_pool_bytes = 12 * plan_memory(small_request()).value().kv_bytes_per_token * 16;
+  sample::ConstraintLimits limits;
+  Bed bed(load, limits);
+  const auto constraint = bed.compile("([a-z][0-9]){30}");
+  const uint64_t before = bed.booked();
+  std::vector<std::shared_ptr<Stream>> streams;
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    const Submitted s = bed.hand.engine->submit(constrained(constraint, seed, 80));
+    ASSERT_EQ(s.streams.size(), 1u);
+    streams.push_back(s.streams[0]);
+  }
+  EXPECT_EQ(bed.booked(), before);
+  const uint64_t place = limits.matcher_bytes + 80 * sample::ConstraintMatcher::token_bytes();
+  uint64_t most = 0;
+  std::vector<Answer> answers(streams.size());
+  for (bool all = false; !all;) {
+    bed.hand.loop->step();
+    const Stats stats = bed.hand.engine->stats();
+    ASSERT_LE(bed.booked() - before, stats.running * place);
+    most = std::max(most, bed.booked() - before);
+    all = true;
+    for (size_t i = 0; i < streams.size(); ++i) all &= drain(*streams[i], answers[i]);
+  }
+  EXPECT_GT(bed.hand.engine->stats().preemptions, 0u);
+  EXPECT_GT(most, 0u);
+  EXPECT_EQ(bed.booked(), before);
+  for (const Answer& answer : answers) EXPECT_EQ(answer.finish, Finish::kStop);
+}
+
 TEST(Constraints, WhatTheyHoldIsBookedAndGivenBack) {
   Bed bed;
   const auto constraint = bed.compile("[a-z]{100}");
   const uint64_t before = bed.booked();
   EXPECT_EQ(before, constraint->bytes());
   const Submitted s = bed.hand.engine->submit(constrained(constraint, 1, 80));
-  EXPECT_GT(bed.booked(), before);
+  EXPECT_EQ(bed.booked(), before);
+  bed.hand.loop->step();
   const uint64_t at_first = bed.booked();
+  EXPECT_GT(at_first, before);
   for (int step = 0; step < 60; ++step) bed.hand.loop->step();
   EXPECT_GT(bed.booked(), at_first);
   s.streams[0]->cancel();
   bed.hand.loop->step();
   EXPECT_EQ(bed.booked(), before);
+}
+
+// What a constrained answer keeps of its tokens is promised at the door too.
+TEST(Constraints, TheirTokensHaveRoomToBeFollowed) {
+  LoadRequest load = with_end();
+  load.settings.max_seqs = 1, load.settings.max_queue = 8;
+  load.settings.memory_bytes = uint64_t{64} << 20;
+  const auto taken = [&](bool bound) {
+    Bed bed(load);
+    const auto constraint = bed.compile("[a-z]*");
+    size_t count = 0;
+    for (Request r = constrained(bound ? constraint : nullptr, 1, 0); count < 100; ++count)
+      if (bed.hand.engine->submit(r).streams.empty()) break;
+    return count;
+  };
+  EXPECT_GT(taken(true), 0u);
+  EXPECT_LT(taken(true), taken(false));
 }
 
 }  // namespace

@@ -18,16 +18,21 @@ void Loop::pick() {
     const bool failed = groups_[d.group].failed || !picks_[i].finite;
     if (!d.sequence->beams) d.sequence->dead_end |= d.dead_end;
     if (d.sequence->beams) d.sequence->beams->failed |= failed;
+    (d.sequence->beams ? d.sequence->beams->matcher_full : d.sequence->matcher_full) |= d.matcher_full;
     outcomes_.push_back({picks_[i].id, picks_[i].is_end, failed});
   }
   advance_beams();
 }
 
 // Where the sequence is in its constraint, and so which ids may come next. Stop ids of the request end it
-// where the model's own may.
+// where the model's own may. Only who runs has a place there, so that there are no more than can run.
 void Loop::follow_constraint(Draw& d) {
   const Group& g = groups_[d.group];
-  d.dead_end = !d.sequence->matcher->follow(g.tokens.subspan(g.prompt_tokens), d.sequence->params->stop_ids);
+  std::unique_ptr<sample::ConstraintMatcher>& matcher = d.sequence->matcher;
+  if (!matcher) matcher = std::make_unique<sample::ConstraintMatcher>(d.sequence->constraint);
+  d.dead_end = !matcher->follow(g.tokens.subspan(g.prompt_tokens), d.sequence->params->stop_ids);
+  d.matcher_full = matcher->is_full();
+  if (d.matcher_full) matcher.reset();  // another beam may take over the sequence
 }
 
 // One sequence's token; of beams, the best tokens of its row.
@@ -58,10 +63,12 @@ void Loop::draw(size_t index, size_t worker) {
     d.dead_end = picks_[index].dead_end;
     return;
   }
-  if (d.dead_end) return d.sequence->beams->set_row(d.seq, 0);  // others may go on
-  const std::span<sample::BeamToken> row = d.sequence->beams->row(d.seq);
-  d.sequence->beams->set_row(d.seq, sample::best_tokens(logits, params, context, row, sample_scratch_[worker],
-                                                        picks_[index].finite));
+  BeamFamily& beams = *d.sequence->beams;
+  sample::BeamRow row;  // of a dead end: others may go on
+  if (!d.dead_end)
+    picks_[index].finite = sample::read_beam_row(logits, params, context, beams.room(d.seq),
+                                                 sample_scratch_[worker], row);
+  beams.set_row(d.seq, row);
 }
 
 // The beams of a request are side by side in the plan.
@@ -75,6 +82,7 @@ void Loop::advance_beams() {
     outcomes_[i] = beams->outcome(draws_[i].seq);
     outcomes_[i].failed = beams->failed;
     draws_[i].sequence->dead_end |= beams->dead_end;
+    draws_[i].sequence->matcher_full |= beams->matcher_full;
   }
 }
 

@@ -34,7 +34,7 @@ struct BeamSearch {
 struct Request {
   std::vector<TokenId> prompt;  // at least one id, each in the vocabulary
   sample::Params params;
-  std::shared_ptr<const sample::Constraint> constraint;  // of the answer; null: none
+  std::shared_ptr<const sample::Constraint> constraint;  // null: none. Made for max_seqs matchers at once
   uint32_t max_tokens = 0;                               // 0: until the context is full
   uint32_t choices = 1;                                  // sequences from the one prompt: n, or best_of
   uint32_t first_choice = 0;                             // index of the first one's draws (tests)
@@ -57,7 +57,8 @@ struct TokenEvent {
   std::array<sample::TokenLogprob, sample::kLogprobsMax> top{};
 };
 
-// kDeadEnd: the constraint left no token, or took more time or memory to follow than it may.
+// kLength: at max_tokens, or where a constraint cannot be followed further in the memory of its place.
+// kDeadEnd: the constraint left no token, or took more time than it may.
 enum class Finish : uint8_t {
   kStop,
   kLength,

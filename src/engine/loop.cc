@@ -216,6 +216,7 @@ const sched::StepPlan& Loop::plan(int64_t now_us) {
     const sched::QueueStats q = scheduler_.queue_stats();
     base::log_info("preempt seq={} by={} cause=growth blocks={} tokens={} avail={} running={}", raw(p.seq),
                    raw(p.by), p.blocks, p.tokens, ledger_.stats().free, q.running);
+    sequences_.at(p.seq)->matcher.reset();  // its place is another's now
   }
   if (promoter_) promoter_->tier().follow(ledger_);
   for (const auto& stream : to_notify_) stream->notify();
@@ -258,7 +259,7 @@ void Loop::pack(const sched::StepPlan& planned, int64_t now_us) {
   }
   for (uint32_t i = 0; i < draws_.size(); ++i) {
     const Draw& d = draws_[i];  // beams that begin share the row of the first
-    if (d.sequence->matcher && !(d.sequence->beams && d.begins)) constrained_.push_back(i);
+    if (d.sequence->constraint && !(d.sequence->beams && d.begins)) constrained_.push_back(i);
   }
   record_.sequences = groups_.size(), record_.logits_rows = logits_rows_.size();
   work_.add_pass(record_);
@@ -391,7 +392,9 @@ void Loop::end(SeqId seq, EndReason reason, int64_t now_us) {
     (s.receipt.scheduled_us == 0 ? s.receipt.queue_s : s.receipt.stalled_s) += seconds(now_us - s.mark_us);
   }
   s.receipt.last_us = now_us;
-  const Finish finish = s.dead_end && reason == EndReason::kFailed ? Finish::kDeadEnd : finish_of(reason);
+  Finish finish = finish_of(reason);
+  if (reason == EndReason::kFailed && s.dead_end)
+    finish = s.matcher_full ? Finish::kLength : Finish::kDeadEnd;
   if (s.beams) {
     end_beam(*s.beams, finish, s.receipt, now_us);
   } else {

@@ -62,8 +62,10 @@ class Loop final : public Engine {
     std::shared_ptr<TokenStream> stream;  // null: a beam
     std::shared_ptr<BeamFamily> beams;
     std::shared_ptr<const sample::Params> params;
-    std::unique_ptr<sample::ConstraintMatcher> matcher;  // null: unconstrained
-    bool dead_end = false;
+    std::shared_ptr<const sample::Constraint> constraint;  // null: unconstrained
+    std::unique_ptr<sample::ConstraintMatcher> matcher;    // while it runs, from its first token on
+    bool dead_end = false;                                 // the constraint leaves nothing
+    bool matcher_full = false;                             // or cannot be followed further
     uint32_t choice = 0;
     Receipt receipt;
     int64_t mark_us = 0;                            // time up to here is accounted
@@ -90,7 +92,7 @@ class Loop final : public Engine {
     uint32_t group = 0;
     bool begins = false;
     bool shares_row = false;  // others draw from the same logits
-    bool dead_end = false;    // the constraint leaves nothing
+    bool dead_end = false, matcher_full = false;  // as of a sequence
   };
 
   void promote();
@@ -112,9 +114,8 @@ class Loop final : public Engine {
   void commit(const Marks& marks);
   void log_step(const Marks& marks);
   void account_rows(const Group& group, int64_t begin_us, int64_t sampled_us, int64_t end_us);
-  using Matchers = std::vector<std::unique_ptr<sample::ConstraintMatcher>>;
   Submitted add_sequences(Request request, const sched::Admission& admission, SeqId first,
-                          uint32_t prompt_tokens, Matchers matchers);
+                          uint32_t prompt_tokens);
   bool streams_fit(const Request& request, const sched::Request& wanted) const;
   void book_stream(Sequence& sequence, uint64_t bytes_in_use);
   void release_stream(Sequence& sequence);

@@ -39,14 +39,30 @@ Refusal refusal_of(sched::Refusal why) {
   return Refusal::kQueueFull;
 }
 
+// What following a constraint keeps of a sequence's tokens.
+uint64_t followed_bytes(const Request& request, uint32_t tokens) {
+  return request.constraint ? tokens * sample::ConstraintMatcher::token_bytes() : 0;
+}
+
+uint8_t best_told(const Request& request) {
+  return static_cast<uint8_t>(std::max(0, request.params.logprobs));
+}
+
+// Of a request with several beams. `end_ids`: how many the model has.
+sample::BeamRules rules_of(const Request& request, uint32_t tokens_max, size_t end_ids) {
+  const uint32_t width = request.beams->width;
+  return {.width = width,
+          .length_penalty = request.beams->length_penalty,
+          .stop = request.beams->early_stopping,
+          .tokens_max = tokens_max,
+          .row_tokens = sample::beam_tokens_of_row(width, end_ids + request.params.stop_ids.size()),
+          .top = best_told(request)};
+}
+
 }  // namespace
 
 Submitted Loop::submit(Request request) {
   const int64_t now = base::now_us();
-  Matchers matchers;
-  const uint32_t sequences = request.beams ? request.beams->width : request.choices;
-  for (uint32_t c = 0; request.constraint && c < sequences; ++c)
-    matchers.push_back(std::make_unique<sample::ConstraintMatcher>(request.constraint));
   const std::lock_guard lock(mailbox_->mutex);
   if (stopping_ || failed_) return {{}, {Refusal::kStopping, 0, 0, 1}};
   sched::Request wanted;
@@ -76,30 +92,32 @@ Submitted Loop::submit(Request request) {
     return {{}, refused};
   }
   if (promoter_) promoter_->add(first, space);
-  Submitted result = add_sequences(std::move(request), admission, first, prompt_tokens, std::move(matchers));
+  Submitted result = add_sequences(std::move(request), admission, first, prompt_tokens);
   mailbox_->attention = true;
   mailbox_->wake.notify_one();
   return result;
 }
 
-// Is there room for the answers of one more request? They are kept until they are read, and a request of
-// many choices without a limit keeps room for as many contexts. One alone always fits.
+// Is there room for the answers of one more request? They are kept until they are read, and where they follow
+// a constraint until they end; a request of many choices without a limit keeps room for as many contexts. One
+// alone always fits.
 bool Loop::streams_fit(const Request& request, const sched::Request& wanted) const {
-  const auto top = static_cast<uint8_t>(std::max(0, request.params.logprobs));
   const uint64_t prompt = std::min<uint64_t>(wanted.prompt.size(), parts_.info.max_model_len);
   const auto left = static_cast<uint32_t>(parts_.info.max_model_len - prompt);
   const uint32_t tokens = request.max_tokens > 0 ? std::min(request.max_tokens, left) : left;
-  const uint64_t bytes = wanted.choices * TokenStream::bytes(tokens, top);
+  uint64_t bytes = request.choices * TokenStream::bytes(tokens, best_told(request)) +
+                   wanted.choices * followed_bytes(request, tokens);
+  if (wanted.beams) bytes += BeamFamily::bytes(rules_of(request, tokens, parts_.end_ids.size()));
   return promised_bytes_ == 0 || promised_bytes_ + bytes <= parts_.stream_bytes_max;
 }
 
 // The sequences of a request that the scheduler took, and their streams.
 Submitted Loop::add_sequences(Request request, const sched::Admission& admission, SeqId first,
-                              uint32_t prompt_tokens, Matchers matchers) {
+                              uint32_t prompt_tokens) {
   const int64_t now = base::now_us();
   const bool beams = request.beams && request.beams->width > 1;
-  if (request.beams) request.params.temperature = 0, request.params.logprobs = 0;
-  const auto top = static_cast<uint8_t>(std::max(0, request.params.logprobs));
+  if (request.beams) request.params.temperature = 0, request.params.logprobs = best_told(request);
+  const uint8_t top = best_told(request);
   Submitted result;
   uint64_t promised = TokenStream::bytes(admission.max_tokens, top),
            booked = TokenStream::bytes_in_use(0, top);
@@ -111,16 +129,12 @@ Submitted Loop::add_sequences(Request request, const sched::Admission& admission
   const uint32_t width = beams ? request.beams->width : request.choices;
   std::shared_ptr<BeamFamily> family;
   if (beams) {
-    const size_t ends = parts_.end_ids.size() + request.params.stop_ids.size();
-    const sample::BeamRules rules{.width = width,
-                                  .length_penalty = request.beams->length_penalty,
-                                  .stop = request.beams->early_stopping,
-                                  .tokens_max = admission.max_tokens,
-                                  .row_tokens = sample::beam_tokens_of_row(width, ends)};
+    const sample::BeamRules rules = rules_of(request, admission.max_tokens, parts_.end_ids.size());
     family = std::make_shared<BeamFamily>(rules, first, result.streams);
     booked = BeamFamily::bytes(rules) / width;
     promised = promised * request.choices / width + booked;
   }
+  promised += followed_bytes(request, admission.max_tokens);
   const auto params = std::make_shared<const sample::Params>(std::move(request.params));
   for (uint32_t c = 0; c < width; ++c) {
     auto sequence = std::make_unique<Sequence>();
@@ -136,7 +150,7 @@ Submitted Loop::add_sequences(Request request, const sched::Admission& admission
     sequence->promised_bytes = promised;
     promised_bytes_ += promised;
     book_stream(*sequence, booked);
-    if (c < matchers.size()) sequence->matcher = std::move(matchers[c]);
+    sequence->constraint = request.constraint;
     sequences_.emplace(SeqId{raw(first) + c}, std::move(sequence));
   }
   return result;

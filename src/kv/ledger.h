@@ -164,8 +164,8 @@ class Ledger {
   void touch(uint32_t id, Tick now);
   void leave(uint32_t id);
   void enter(uint32_t id);
-  void unlink(uint32_t id, Move move);
-  void unregister_subtree(uint32_t id);
+  void unlink(uint32_t id, Move move, Tick now);
+  void unregister_subtree(uint32_t id, Move move_of_cached, Tick now);
   void tell(Event::Kind kind, uint32_t id);
   void make_room(Tick now);
   uint32_t& first_child(Handle parent);

@@ -131,8 +131,12 @@ void Ledger::index_remove(uint32_t id) {
 }
 
 // Takes an entry without children out of the index by `move` (evict or unregister).
-void Ledger::unlink(uint32_t id, Move move) {
+void Ledger::unlink(uint32_t id, Move move, Tick now) {
   Record& r = records_[id];
+  if (move == Move::kEvict) {
+    ages_.lifetime.observe(now - r.first_use);
+    ages_.idle_before_evict.observe(now - r.last_use);
+  }
   TALLY_CHECK(r.registered && r.children == 0, "only a leaf leaves the index: block, children", id,
               r.children);
   tell(Event::Kind::kBlockRemoved, id);
@@ -150,13 +154,13 @@ void Ledger::unlink(uint32_t id, Move move) {
   if (--p.children == 0 && p.state() == BlockState::kCached) heap_add(parent);
 }
 
-// Unregisters an entry and all below it, leaves first. Owned blocks stay with their owners.
-void Ledger::unregister_subtree(uint32_t id) {
+// Takes an entry and all below it out of the index, leaves first. Owned blocks stay with their owners.
+void Ledger::unregister_subtree(uint32_t id, Move move_of_cached, Tick now) {
   uint32_t at = id;
   for (;;) {
     while (records_[at].child_first != kNone) at = records_[at].child_first;
     const uint32_t parent = raw(records_[at].parent.id);
-    unlink(at, records_[at].owners > 0 ? Move::kUnregisterBoth : Move::kUnregisterCached);
+    unlink(at, records_[at].owners > 0 ? Move::kUnregisterBoth : move_of_cached, now);
     if (at == id) return;
     at = parent;
   }
@@ -166,7 +170,7 @@ uint32_t Ledger::reset_prefix() {
   const uint32_t free_before = count(BlockState::kFree);
   telling_ = false;
   for (uint32_t id = config_.blocks; id-- > 0;) {
-    if (records_[id].registered) unregister_subtree(id);
+    if (records_[id].registered) unregister_subtree(id, Move::kUnregisterCached, 0);
   }
   telling_ = true;
   events_.add({.kind = Event::Kind::kAllBlocksCleared}, {});
@@ -178,23 +182,14 @@ uint32_t Ledger::reset_prefix() {
 // being a leaf (a sequence that continued the chain from another's equal entry). Without the second rule a
 // sequence could need more than its own blocks. Requires: something is cached.
 void Ledger::make_room(Tick now) {
-  const auto observe = [&](const Record& r) {
-    ages_.lifetime.observe(now - r.first_use);
-    ages_.idle_before_evict.observe(now - r.last_use);
-  };
-  if (!leaves_.empty()) {
-    observe(records_[leaves_.front()]);
-    unlink(leaves_.front(), Move::kEvict);
-    return;
-  }
+  if (!leaves_.empty()) return unlink(leaves_.front(), Move::kEvict, now);
   uint32_t first = kNone;
   for (uint32_t id = 0; id < config_.blocks; ++id) {
     if (records_[id].state() == BlockState::kCached && (first == kNone || evicts_before(id, first)))
       first = id;
   }
   TALLY_CHECK(first != kNone, "nothing to evict", count(BlockState::kCached));
-  observe(records_[first]);
-  unregister_subtree(first);
+  unregister_subtree(first, Move::kEvict, now);
 }
 
 bool Ledger::evicts_before(uint32_t a, uint32_t b) const {

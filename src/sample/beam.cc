@@ -16,20 +16,19 @@ size_t beam_tokens_of_row(uint32_t width, size_t end_ids) {
   return width + std::max<size_t>(width, end_ids);
 }
 
-size_t best_tokens(std::span<float> logits, const Params& params, const Context& context,
-                   std::span<BeamToken> out, Scratch& scratch, bool& finite) {
+bool read_beam_row(std::span<float> logits, const Params& params, const Context& context, BeamRowRoom room,
+                   Scratch& scratch, BeamRow& row) {
   Scratch::State& state = scratch.state();
   TALLY_CHECK(!logits.empty() && logits.size() == state.vocab, "scratch of another vocabulary", logits.size(),
               state.vocab);
+  row = {};
   const Scan raw_scan = scan(logits, state);
-  finite = raw_scan.not_finite_count == 0;
-  if (!finite) return 0;
-  const Softmax softmax{.max = value_of_key(raw_scan.key_max)};
-  const double log_sum =
-      static_cast<double>(softmax.max) + log_positive(fill_weights(logits, softmax, state));
+  if (raw_scan.not_finite_count != 0) return false;
+  const double log_sum = log_sum_of(logits, raw_scan, state);
+  row.best = room.best.first(best_logprobs(logits, log_sum, room.best, state));
   apply_masks(logits, params, context);
   scan(logits, state);
-  const std::span<uint64_t> best = best_candidates(logits, out.size(), state);
+  const std::span<uint64_t> best = best_candidates(logits, room.tokens.size(), state);
   std::sort(best.begin(), best.end());
   size_t n = 0;
   for (const uint64_t c : best) {
@@ -37,37 +36,38 @@ size_t best_tokens(std::span<float> logits, const Params& params, const Context&
     const double logit = static_cast<double>(value_of_key(candidate_key(c)));
     if (std::isinf(logit)) continue;
     const bool is_end = contains(context.end_ids, id) || contains(params.stop_ids, id);
-    out[n++] = {id, static_cast<float>(logit - log_sum), is_end};
+    room.tokens[n++] = {id, static_cast<float>(logit - log_sum), is_end};
   }
-  return n;
+  row.tokens = room.tokens.first(n);
+  return true;
 }
 
 BeamPool::BeamPool(const BeamRules& rules) : rules_(rules) {
   TALLY_CHECK(rules.width >= 1 && rules.tokens_max >= 1, "beams, tokens", rules.width, rules.tokens_max);
-  histories_.resize(rules.width);
-  next_histories_.resize(rules.width);
+  const size_t places = place(rules.tokens_max, 0);
+  nodes_.reserve(places);
+  tops_.reserve(places * rules.top);
+  top_counts_.reserve(places);
   done_.resize(rules.width + size_t{1});
-  for (auto* lists : {&histories_, &next_histories_}) {
-    for (std::vector<BeamToken>& list : *lists) list.reserve(rules.tokens_max);
-  }
-  for (Hypothesis& h : done_) h.tokens.reserve(rules.tokens_max);
   live_.reserve(rules.width);
   candidates_.reserve(rules.width * rules.row_tokens);
+  way_.reserve(rules.tokens_max);
+}
+
+uint64_t BeamPool::bytes(const BeamRules& rules) {
+  const uint64_t width = rules.width;
+  return width * rules.tokens_max * (sizeof(Node) + rules.top * sizeof(TokenLogprob) + 1) +
+         rules.tokens_max * sizeof(Step) + (width + 1) * sizeof(Hypothesis) + width * sizeof(Live) +
+         width * rules.row_tokens * sizeof(Candidate) + sizeof(BeamPool);
 }
 
 double BeamPool::score(double cumulative, size_t length) const {
   return cumulative / std::pow(static_cast<double>(length), static_cast<double>(rules_.length_penalty));
 }
 
-// A sequence of the present length, `last` its token of this step (none: it has it already), joins the
-// finished ones, if it is one of the best `width`.
-void BeamPool::finish(uint32_t parent, const BeamToken* last, double cumulative) {
-  Hypothesis& h = done_[done_count_];
-  h.tokens.assign(histories_[parent].begin(), histories_[parent].end());
-  if (last != nullptr) h.tokens.push_back(*last);
-  h.cumulative = cumulative;
-  h.score = score(cumulative, h.tokens.size());
-  h.ended = last != nullptr;
+// A sequence of the present length joins the finished ones, if it is one of the best `width`.
+void BeamPool::finish(uint32_t parent, const BeamToken& last, double cumulative) {
+  done_[done_count_] = {length_, cumulative, score(cumulative, length_), last.is_end, last, parent};
   size_t at = done_count_;
   for (; at > 0 && done_[at].score > done_[at - 1].score; --at) std::swap(done_[at], done_[at - 1]);
   done_count_ = std::min<size_t>(done_count_ + 1, rules_.width);
@@ -83,16 +83,21 @@ bool BeamPool::hopeless() const {
   return score(live_.front().cumulative, length) <= done_[done_count_ - 1].score;
 }
 
-bool BeamPool::advance(std::span<const std::span<const BeamToken>> rows) {
+bool BeamPool::advance(std::span<const BeamRow> rows) {
   TALLY_CHECK(rows.size() == (length_ == 0 ? 1 : live_.size()) && length_ < rules_.tokens_max,
               "rows of a beam step", rows.size(), live_.size(), length_);
   candidates_.clear();
   for (uint32_t r = 0; r < rows.size(); ++r) {
     const double before = length_ == 0 ? 0 : live_[r].cumulative;
-    for (const BeamToken& token : rows[r]) {
+    for (const BeamToken& token : rows[r].tokens) {
       const double sum = before + static_cast<double>(token.logprob);
       if (std::isfinite(sum)) candidates_.push_back({sum, r, token});
     }
+    const size_t told = std::min(rows[r].best.size(), rules_.top);
+    top_counts_.resize(place(length_, r) + 1);
+    top_counts_.back() = static_cast<uint8_t>(told);
+    tops_.resize(place(length_, r) * rules_.top);
+    tops_.insert(tops_.end(), rows[r].best.begin(), rows[r].best.begin() + static_cast<ptrdiff_t>(told));
   }
   std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
     if (a.cumulative != b.cumulative) return a.cumulative > b.cumulative;
@@ -106,7 +111,7 @@ bool BeamPool::advance(std::span<const std::span<const BeamToken>> rows) {
     if (!c.token.is_end && live_.size() < rules_.width) {
       live_.push_back({c.parent, c.token, c.cumulative});
     } else if (c.token.is_end && i < size_t{2} * rules_.width) {
-      finish(c.parent, &c.token, c.cumulative);
+      finish(c.parent, c.token, c.cumulative);
     }
   }
   if (live_.empty()) return false;
@@ -115,19 +120,28 @@ bool BeamPool::advance(std::span<const std::span<const BeamToken>> rows) {
     copy.cumulative = -std::numeric_limits<double>::infinity();
     live_.push_back(copy);
   }
-  for (size_t r = 0; r < live_.size(); ++r) {
-    const std::vector<BeamToken>& from = histories_[live_[r].parent];
-    next_histories_[r].assign(from.begin(), from.end());
-    next_histories_[r].push_back(live_[r].token);
-  }
-  std::swap(histories_, next_histories_);
+  for (const Live& beam : live_) nodes_.push_back({beam.parent, beam.token});
   if (length_ == rules_.tokens_max) {
     for (uint32_t r = 0; r < live_.size(); ++r) {
-      if (std::isfinite(live_[r].cumulative)) finish(r, nullptr, live_[r].cumulative);
+      if (std::isfinite(live_[r].cumulative)) finish(live_[r].parent, live_[r].token, live_[r].cumulative);
     }
     return false;
   }
   return !hopeless();
+}
+
+std::span<const BeamPool::Step> BeamPool::way(const Hypothesis& hypothesis) {
+  way_.resize(hypothesis.length);
+  BeamToken token = hypothesis.last;
+  size_t row = hypothesis.before_last;  // the token was taken from the row of this beam
+  for (size_t step = hypothesis.length; step-- > 0;) {
+    const size_t at = place(step, row);
+    way_[step] = {token, std::span(tops_).subspan(at * rules_.top, top_counts_[at])};
+    if (step == 0) break;
+    const Node& before = nodes_[place(step - 1, row)];
+    token = before.token, row = before.parent;
+  }
+  return way_;
 }
 
 }  // namespace tally::sample

@@ -39,6 +39,19 @@ struct Found {
   double cumulative = 0, score = 0;
 };
 
+// The best tokens after a sequence, whether they may come or not.
+constexpr size_t kTold = 3;
+std::vector<int> best_after(const std::vector<int>& sequence, uint32_t seed) {
+  const std::vector<float> logits = logits_after(sequence, seed);
+  std::vector<int> ids(kVocab);
+  for (int id = 0; id < kVocab; ++id) ids[static_cast<size_t>(id)] = id;
+  std::stable_sort(ids.begin(), ids.end(), [&](int a, int b) {
+    return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
+  });
+  ids.resize(kTold);
+  return ids;
+}
+
 struct Case {
   uint32_t width, tokens_max, seed;
   float penalty;
@@ -98,23 +111,22 @@ std::vector<Found> reference(const Case& c) {
 
 // The pool, fed as the engine feeds it: rows by rank, each the best tokens of a row of logits.
 std::vector<Found> searched(const Case& c) {
-  BeamPool pool({c.width, c.penalty, c.stop, c.tokens_max, beam_tokens_of_row(c.width, 1)});
+  const size_t row_tokens = beam_tokens_of_row(c.width, 1);
+  BeamPool pool({c.width, c.penalty, c.stop, c.tokens_max, row_tokens, kTold});
   Scratch scratch(kVocab);
   const Params params;
   const TokenId end{kEnd};
   std::vector<std::vector<int>> beams(1);
   for (bool going = true; going;) {
-    std::vector<std::vector<BeamToken>> rows;
-    for (const std::vector<int>& beam : beams) {
-      std::vector<float> logits = logits_after(beam, c.seed);
-      std::vector<BeamToken> best(beam_tokens_of_row(c.width, 1));
-      bool finite = false;
-      best.resize(best_tokens(logits, params, {{}, {}, {&end, 1}, {}, 0}, best, scratch, finite));
-      EXPECT_TRUE(finite);
-      rows.push_back(best);
+    std::vector<std::vector<BeamToken>> tokens(beams.size(), std::vector<BeamToken>(row_tokens));
+    std::vector<std::vector<TokenLogprob>> best(beams.size(), std::vector<TokenLogprob>(kTold));
+    std::vector<BeamRow> rows(beams.size());
+    for (size_t r = 0; r < beams.size(); ++r) {
+      std::vector<float> logits = logits_after(beams[r], c.seed);
+      EXPECT_TRUE(
+          read_beam_row(logits, params, {{}, {}, {&end, 1}, {}, 0}, {tokens[r], best[r]}, scratch, rows[r]));
     }
-    std::vector<std::span<const BeamToken>> views(rows.begin(), rows.end());
-    going = pool.advance(views);
+    going = pool.advance(rows);
     std::vector<std::vector<int>> next;
     for (const BeamPool::Live& live : pool.live()) {
       next.push_back(beams[live.parent]);
@@ -124,8 +136,17 @@ std::vector<Found> searched(const Case& c) {
   }
   std::vector<Found> out;
   for (const BeamPool::Hypothesis& h : pool.best()) {
-    out.push_back({{}, h.cumulative, h.score});
-    for (const BeamToken& t : h.tokens) out.back().tokens.push_back(raw(t.id));
+    Found found{{}, h.cumulative, h.score};
+    for (const BeamPool::Step& step : pool.way(h)) {
+      std::vector<int> told;
+      for (const TokenLogprob& one : step.best) told.push_back(raw(one.id));
+      EXPECT_EQ(told, best_after(found.tokens, c.seed)) << "seed " << c.seed;
+      if (step.best[0].id == step.token.id) {
+        EXPECT_EQ(step.best[0].logprob, step.token.logprob);
+      }
+      found.tokens.push_back(raw(step.token.id));
+    }
+    out.push_back(found);
   }
   return out;
 }
@@ -155,38 +176,51 @@ TEST(Beam, MaskedTokensTakeNoPart) {
   params.min_tokens = 3;
   const TokenId end{2}, suppressed{1};
   std::vector<float> logits{0, 9, 8, 7, 6, 5, 4};
-  std::vector<BeamToken> best(kVocab);
-  bool finite = false;
-  const size_t n =
-      best_tokens(logits, params, {{}, {}, {&end, 1}, {&suppressed, 1}, 0}, best, scratch, finite);
-  ASSERT_EQ(n, 5u);
-  EXPECT_EQ(best[0].id, TokenId{3});
-  EXPECT_FALSE(best[0].is_end);
-  // Of the raw row: the masked ones keep their share.
-  EXPECT_NEAR(best[0].logprob,
+  std::vector<BeamToken> tokens(kVocab);
+  std::vector<TokenLogprob> told(2);
+  BeamRow row;
+  ASSERT_TRUE(
+      read_beam_row(logits, params, {{}, {}, {&end, 1}, {&suppressed, 1}, 0}, {tokens, told}, scratch, row));
+  ASSERT_EQ(row.tokens.size(), 5u);
+  EXPECT_EQ(row.tokens[0].id, TokenId{3});
+  EXPECT_FALSE(row.tokens[0].is_end);
+  // Of the raw row: the masked ones keep their share, and are told.
+  EXPECT_NEAR(row.tokens[0].logprob,
               7 - std::log(std::exp(0.) + std::exp(9.) + std::exp(8.) + std::exp(7.) + std::exp(6.) +
                            std::exp(5.) + std::exp(4.)),
               1e-5);
+  ASSERT_EQ(row.best.size(), 2u);
+  EXPECT_EQ(row.best[0].id, suppressed);
+  EXPECT_NEAR(row.best[0].logprob - row.tokens[0].logprob, 2, 1e-5);
 }
 
 TEST(Beam, RowThatIsNoNumberIsToldApart) {
   Scratch scratch(kVocab);
   std::vector<float> logits(kVocab, 1.f);
   logits[3] = NAN;
-  std::vector<BeamToken> best(4);
-  bool finite = true;
-  EXPECT_EQ(best_tokens(logits, {}, {}, best, scratch, finite), 0u);
-  EXPECT_FALSE(finite);
+  std::vector<BeamToken> tokens(4);
+  BeamRow row;
+  EXPECT_FALSE(read_beam_row(logits, {}, {}, {tokens, {}}, scratch, row));
+  EXPECT_TRUE(row.tokens.empty());
 }
 
 // Nothing can go on: every token but the end is masked.
 TEST(Beam, OverWhenNothingGoesOn) {
-  BeamPool pool({2, 1, EarlyStop::kPresent, 8, 4});
+  BeamPool pool({2, 1, EarlyStop::kPresent, 8, 4, 0});
   const BeamToken end{TokenId{0}, -0.1f, true};
-  const std::span<const BeamToken> row(&end, 1);
+  const BeamRow row{{&end, 1}, {}};
   EXPECT_FALSE(pool.advance({&row, 1}));
   ASSERT_EQ(pool.best().size(), 1u);
   EXPECT_TRUE(pool.best()[0].ended);
+  EXPECT_EQ(pool.way(pool.best()[0]).size(), 1u);
+}
+
+// What is promised for a search holds what it comes to.
+TEST(Beam, HoldsWhatWasPromised) {
+  const BeamRules rules{4, 1, EarlyStop::kPresent, 100, beam_tokens_of_row(4, 1), 20};
+  const uint64_t least = rules.width * rules.tokens_max * (sizeof(BeamToken) + 20 * sizeof(TokenLogprob));
+  EXPECT_GT(BeamPool::bytes(rules), least);
+  EXPECT_LT(BeamPool::bytes(rules), 3 * least / 2);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "sample/constraint.h"
 
 #include "base/check.h"
+#include "base/signal_stack.h"
 #include "sample/constraint_held.h"
 #include "sample/constraint_text.h"
 
@@ -42,6 +43,7 @@ Result<void> on_deep_stack(const std::function<void()>& work) {
       &thread, &attributes,
       [](void* argument) -> void* {
         Job& given = *static_cast<Job*>(argument);
+        base::take_signal_stack();
         try {
           given.work();
         } catch (const std::exception&) {
@@ -159,7 +161,6 @@ struct ConstraintCompiler::State {
   }
   std::shared_ptr<const Constraint> find(const std::string& key);
   Result<std::shared_ptr<const Constraint>> keep(const ConstraintSpec& spec, const Attempt& done);
-  Result<void> judge_matchers() const;
   bool make_room(size_t bytes);
   void attempt(const ConstraintSpec& spec, Attempt& out);
   std::string judge_beginning(const xgrammar::CompiledGrammar& grammar) const;
@@ -212,18 +213,7 @@ std::shared_ptr<const Constraint> ConstraintCompiler::State::find(const std::str
 }
 
 std::shared_ptr<const Constraint> ConstraintCompiler::find(const ConstraintSpec& spec) {
-  return state_->judge_matchers() ? state_->find(State::key_of(spec)) : nullptr;
-}
-
-// Those that run grow on, so no other begins.
-Result<void> ConstraintCompiler::State::judge_matchers() const {
-  const size_t bytes = held->total(HeldBytes::Of::kMatchers);
-  if (bytes < limits.matchers_bytes) return {};
-  return Error{
-      ErrorCode::kUnavailable,
-      fmt::format("running requests take {} bytes to follow their constraints, and another is let in "
-                  "below {}",
-                  bytes, limits.matchers_bytes)};
+  return state_->find(State::key_of(spec));
 }
 
 // Drops what nobody uses, the longest unused first, until `bytes` more fit. False: they never would, and
@@ -272,11 +262,12 @@ void ConstraintCompiler::State::attempt(const ConstraintSpec& spec, Attempt& out
   if (out.meter.peak_bytes - out.bytes > kWorthTrimming) ::malloc_trim(0);
 }
 
-// What may come first: something besides the end, found within what a matcher may take.
+// What may come first: something besides the end, found within half of what a matcher may take. The other
+// half is for what comes later.
 std::string ConstraintCompiler::State::judge_beginning(const xgrammar::CompiledGrammar& grammar) const {
   std::vector<uint32_t> mask(mask_words(vocab));
   Meter meter;
-  meter.live_bytes_max = static_cast<int64_t>(limits.matcher_bytes);
+  meter.live_bytes_max = static_cast<int64_t>(limits.matcher_bytes / 2 - mask.size() * sizeof(uint32_t));
   meter.cpu_us_max = limits.step_us;
   meter.stop = &ending;
   try {
@@ -287,8 +278,8 @@ std::string ConstraintCompiler::State::judge_beginning(const xgrammar::CompiledG
     meter.out_of_bytes = true;
   }
   if (meter.out_of_bytes || meter.out_of_time) {
-    return fmt::format("it takes more than {} ms or {} MiB to follow", limits.step_us / 1000,
-                       limits.matcher_bytes >> 20);
+    return fmt::format("it takes more than {} ms or {} KiB to follow", limits.step_us / 1000,
+                       limits.matcher_bytes >> 11);
   }
   const auto any = [&] {
     return std::any_of(mask.begin(), mask.end(), [](uint32_t word) { return word != 0; });
@@ -331,7 +322,6 @@ Result<std::shared_ptr<const Constraint>> ConstraintCompiler::State::keep(const 
 void ConstraintCompiler::end() { state_->ending = true; }
 
 Result<std::shared_ptr<const Constraint>> ConstraintCompiler::compile(const ConstraintSpec& spec) {
-  TALLY_TRY_VOID(state_->judge_matchers());
   if (auto found = state_->find(State::key_of(spec))) return found;
   if (state_->end_ids.empty())
     return Error{ErrorCode::kBadData, "this model has no token that could end a constrained answer"};

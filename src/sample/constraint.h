@@ -46,11 +46,12 @@ struct ConstraintLimits {
   int64_t compile_us = 1'000'000;            // of one compilation, as its thread runs
   size_t compile_bytes = size_t{32} << 20;   // held at once while it is under way
   size_t held_bytes = size_t{64} << 20;      // of all that is compiled, kept or in use
-  size_t matcher_bytes = size_t{8} << 20;    // of one matcher
-  size_t matchers_bytes = size_t{32} << 20;  // of all together, from which on no constraint is given out
+  size_t matcher_bytes = size_t{1} << 20;    // of one matcher, but for the tokens it has followed
+  size_t forget_bytes = size_t{64} << 10;    // by so much it grows until it forgets again
+  uint32_t matchers = 64;                    // how many there may be at once, by who uses this
   int64_t step_us = 50'000;                  // of one matcher before one token, as its thread runs
   // What all of it together may come to.
-  size_t room_bytes() const { return compile_bytes + held_bytes + matchers_bytes; }
+  size_t room_bytes() const { return compile_bytes + held_bytes + matchers * matcher_bytes; }
 };
 
 // Compiled. Immutable; any number of matchers on any threads.
@@ -87,7 +88,7 @@ class ConstraintCompiler {
   // What is there already. Null: it has to be compiled, or compile() says why it cannot be had.
   std::shared_ptr<const Constraint> find(const ConstraintSpec& spec);
   // Errors: kBadData, a message for who wrote the spec: it is not well formed, allows no text, or takes more
-  // time or memory than it may; kUnavailable: what is in use leaves no room.
+  // time or memory than it may; kUnavailable: the constraints in use leave no room.
   base::Result<std::shared_ptr<const Constraint>> compile(const ConstraintSpec& spec);
   // Ends compilations that are under way, and refuses others (kUnavailable).
   void end();
@@ -97,20 +98,27 @@ class ConstraintCompiler {
   const std::shared_ptr<State> state_;
 };
 
-// One sequence on its way through a constraint. Threads: one at a time.
+// One sequence on its way through a constraint. What it holds does not grow with the text, but for its
+// tokens: it keeps what the rest of the text depends on. Threads: one at a time.
 class ConstraintMatcher {
  public:
   explicit ConstraintMatcher(std::shared_ptr<const Constraint> constraint);
   ~ConstraintMatcher();
+  // Of each token followed, at most.
+  static constexpr size_t token_bytes() { return 3 * sizeof(TokenId); }  // a vector that grows
 
   // Follows `generated`, from where it parts from what was followed before, and finds what may come next.
   // Where the text may end, `stop_ids` may come too. False: nothing may come after these, though it may after
-  // others; or following takes more time or memory than it may, and then it is dead for good.
+  // others; or following takes more time or memory than it may, and then it is dead for good. Going back far
+  // is following anew.
   bool follow(std::span<const TokenId> generated, std::span<const TokenId> stop_ids = {});
   // Of the last follow(): bit i % 32 of word i / 32 is set if id i may come next.
   std::span<const uint32_t> allowed() const;
   // The text so far is one of the grammar.
   bool may_end() const;
+  // It is dead, as what the rest depends on is more than it may hold: parts that are not complete, inside
+  // each other.
+  bool is_full() const;
   size_t bytes() const;
 
  private:

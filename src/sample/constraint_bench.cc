@@ -73,12 +73,14 @@ void mask(benchmark::State& state) {
   auto matcher = std::make_unique<ConstraintMatcher>(*made);
   std::vector<TokenId> tokens;
   double most = 0;
+  size_t held = 0;
   for (auto _ : state) {
     const auto begin = std::chrono::steady_clock::now();
     benchmark::DoNotOptimize(matcher->follow(tokens));
     const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
     state.PauseTiming();
     most = std::max(most, took.count());
+    held = std::max(held, matcher->bytes());
     std::vector<int32_t> open;
     for (size_t i = 0; i < words.bytes.size(); ++i)
       if ((matcher->allowed()[i / 32] >> (i % 32)) & 1) open.push_back(static_cast<int32_t>(i));
@@ -92,6 +94,7 @@ void mask(benchmark::State& state) {
     state.ResumeTiming();
   }
   state.counters["most_us"] = most;
+  state.counters["held"] = static_cast<double>(held);
 }
 
 // What the mask adds to the choice of a token: a pick without one (0), and with one that allows every second

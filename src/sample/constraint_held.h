@@ -48,7 +48,7 @@ class HeldBytes {
 // The blanks of JSON in a vocabulary. A grammar that counted them would be ten times as large.
 struct Blanks {
   std::vector<uint32_t> only;     // mask of the ids that are nothing else
-  std::vector<uint8_t> trailing;  // [vocab] how many an id ends with
+  std::vector<uint8_t> trailing;  // [vocab] how many an id ends with, saturated
 };
 
 struct Constraint::State {

@@ -4,25 +4,40 @@
 #include <cstdlib>
 #include <optional>
 
+// Makes XGrammar forget what only going back by more than `tokens_kept` would need (cmake/xgrammar).
+extern "C" void tally_xgrammar_forget(xgrammar::GrammarMatcher* matcher, size_t tokens_kept);
+
 namespace tally::sample {
+namespace {
+
+// Beams mostly part from each other a few tokens ago. Who goes back further is followed anew.
+constexpr size_t kTokensBack = 16;
+// Of those that are followed anew, in the time that there is for one.
+constexpr size_t kTokensAStep = 64;
+
+}  // namespace
 
 struct ConstraintMatcher::State {
   std::shared_ptr<const Constraint> constraint;
   std::optional<xgrammar::GrammarMatcher> matcher;
   std::vector<TokenId> followed;
-  std::vector<uint32_t> blanks;  // at the end of the text, after each of them
+  size_t settled = 0;  // of those, how many cannot be taken back
   std::vector<uint32_t> allowed;
   Meter meter;
+  int64_t forget_above = 0;  // bytes of the meter
   bool may_end = false, dead = false;
   int64_t booked = 0;
 
-  bool follow(std::span<const TokenId> generated);
-  void accept(TokenId id);
+  void begin();
+  void go_back(size_t count);
+  bool accept(TokenId id);
+  void forget();
+  size_t blanks_at_end(size_t most) const;
   void bound_blanks();
+  bool follow(std::span<const TokenId> generated);
   int64_t bytes() const {
     return static_cast<int64_t>(sizeof(State) + allowed.capacity() * sizeof(uint32_t) +
-                                followed.capacity() * sizeof(TokenId) +
-                                blanks.capacity() * sizeof(uint32_t)) +
+                                followed.capacity() * sizeof(TokenId)) +
            std::max<int64_t>(0, meter.live_bytes);
   }
   void book(int64_t now) {
@@ -36,12 +51,12 @@ ConstraintMatcher::ConstraintMatcher(std::shared_ptr<const Constraint> constrain
   State& s = *state_;
   s.constraint = std::move(constraint);
   const Constraint::State& c = s.constraint->state();
-  s.meter.live_bytes_max = static_cast<int64_t>(c.limits.matcher_bytes);
-  s.meter.cpu_us_max = c.limits.step_us;
   s.allowed.resize(mask_words(c.vocab));
+  s.meter.live_bytes_max = static_cast<int64_t>(c.limits.matcher_bytes) - s.bytes();
+  s.meter.cpu_us_max = c.limits.step_us;
   try {
     const Meter::Running running(s.meter);
-    s.matcher.emplace(c.grammar);
+    s.begin();
   } catch (const std::exception&) {
     s.dead = true;
   }
@@ -50,20 +65,55 @@ ConstraintMatcher::ConstraintMatcher(std::shared_ptr<const Constraint> constrain
 
 ConstraintMatcher::~ConstraintMatcher() { state_->book(0); }
 
-void ConstraintMatcher::State::accept(TokenId id) {
+void ConstraintMatcher::State::begin() {
+  matcher.reset();
+  matcher.emplace(constraint->state().grammar);
+  followed.clear();
+  settled = 0;
+  forget_above = meter.live_bytes + static_cast<int64_t>(constraint->state().limits.forget_bytes);
+}
+
+// To where the first `count` tokens were followed.
+void ConstraintMatcher::State::go_back(size_t count) {
+  if (count < settled) return begin();
+  if (count < followed.size()) matcher->Rollback(static_cast<int>(followed.size() - count));
+  followed.resize(count);
+}
+
+bool ConstraintMatcher::State::accept(TokenId id) {
+  if (!matcher->AcceptToken(raw(id))) return false;  // which leaves it where it was
   followed.push_back(id);
-  const Blanks* table = constraint->state().blanks.get();
-  if (table == nullptr) return;
-  const auto i = static_cast<uint32_t>(raw(id));
-  const bool only = (table->only[i / 32] >> (i % 32)) & 1;
-  blanks.push_back(table->trailing[i] + (only && !blanks.empty() ? blanks.back() : 0));
+  if (meter.live_bytes > forget_above) forget();
+  return true;
+}
+
+// Long tokens may leave no room to go back.
+void ConstraintMatcher::State::forget() {
+  for (const size_t kept : {kTokensBack, size_t{0}}) {
+    ::tally_xgrammar_forget(&*matcher, kept);
+    settled = std::max(settled, followed.size() - std::min(followed.size(), kept));
+    if (meter.live_bytes < meter.live_bytes_max / 2) break;
+  }
+  forget_above = meter.live_bytes + static_cast<int64_t>(constraint->state().limits.forget_bytes);
+}
+
+// How many blanks of JSON the text ends with, counted up to `most` or a little more.
+size_t ConstraintMatcher::State::blanks_at_end(size_t most) const {
+  const Blanks& table = *constraint->state().blanks;
+  size_t count = 0;
+  for (size_t i = followed.size(); i-- > 0 && count < most;) {
+    const auto id = static_cast<size_t>(raw(followed[i]));
+    count += table.trailing[id];
+    if (((table.only[id / 32] >> (id % 32)) & 1) == 0) break;
+  }
+  return count;
 }
 
 // Between two parts of JSON any number of blanks may stand, and some models write nothing else: where many
 // do, something else has to come.
 void ConstraintMatcher::State::bound_blanks() {
-  constexpr uint32_t kMost = 32;
-  if (blanks.empty() || blanks.back() < kMost) return;
+  constexpr size_t kMost = 32;
+  if (!constraint->state().blanks || blanks_at_end(kMost) < kMost) return;
   const std::vector<uint32_t>& only = constraint->state().blanks->only;
   uint32_t others = 0;
   for (size_t w = 0; w < allowed.size(); ++w) others |= allowed[w] & ~only[w];
@@ -71,19 +121,26 @@ void ConstraintMatcher::State::bound_blanks() {
   for (size_t w = 0; w < allowed.size(); ++w) allowed[w] &= ~only[w];
 }
 
+// The last token and what comes next have the time of one step, and so have so many of those before it.
 bool ConstraintMatcher::State::follow(std::span<const TokenId> generated) {
   const auto parted = std::mismatch(followed.begin(), followed.end(), generated.begin(), generated.end());
   const auto common = static_cast<size_t>(parted.first - followed.begin());
-  if (common < followed.size()) matcher->Rollback(static_cast<int>(followed.size() - common));
-  followed.resize(common);
-  blanks.resize(std::min(blanks.size(), common));
-  for (const TokenId id : generated.subspan(common)) {
-    if (!matcher->AcceptToken(raw(id))) {  // which leaves it where it was
-      std::fill(allowed.begin(), allowed.end(), 0);
-      may_end = false;
-      return false;
-    }
-    accept(id);
+  if (common < followed.size()) {
+    const Meter::Running running(meter);
+    go_back(common);
+  }
+  bool is_allowed = true;
+  while (is_allowed && !meter.out_of_time && followed.size() + 1 < generated.size()) {
+    const Meter::Running running(meter);
+    const size_t stop = std::min(followed.size() + kTokensAStep, generated.size() - 1);
+    while (is_allowed && followed.size() < stop) is_allowed = accept(generated[followed.size()]);
+  }
+  const Meter::Running running(meter);
+  if (is_allowed && followed.size() < generated.size()) is_allowed = accept(generated[followed.size()]);
+  if (!is_allowed) {
+    std::fill(allowed.begin(), allowed.end(), 0);
+    may_end = false;
+    return false;
   }
   fill_mask(*matcher, allowed);
   bound_blanks();
@@ -96,7 +153,6 @@ bool ConstraintMatcher::follow(std::span<const TokenId> generated, std::span<con
   if (s.dead) return false;
   bool any = false;
   try {
-    const Meter::Running running(s.meter);
     any = s.follow(generated);
   } catch (const std::exception&) {  // the budget; what the matcher is now is not known
     s.dead = true;
@@ -114,6 +170,7 @@ bool ConstraintMatcher::follow(std::span<const TokenId> generated, std::span<con
 
 std::span<const uint32_t> ConstraintMatcher::allowed() const { return state_->allowed; }
 bool ConstraintMatcher::may_end() const { return state_->may_end; }
+bool ConstraintMatcher::is_full() const { return state_->dead && state_->meter.out_of_bytes; }
 size_t ConstraintMatcher::bytes() const { return static_cast<size_t>(state_->bytes()); }
 
 }  // namespace tally::sample

@@ -2,14 +2,17 @@
 
 #include "base/clock.h"
 #include "sample/constraint_meter.h"
+#include "sample/constraint_test_support.h"
 #include "sample/sampler.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <fstream>
 #include <new>
 #include <random>
 #include <set>
@@ -22,59 +25,11 @@ namespace {
 using testing::HasSubstr;
 using Kind = ConstraintSpec::Kind;
 
-constexpr int32_t kEnd = 0, kControl = 1;
 #ifdef TALLY_INSTRUMENTED
 constexpr int64_t kSoonUs = 20'000'000;
 #else
 constexpr int64_t kSoonUs = 2'000'000;
 #endif
-
-// Every byte, some words, blanks, and pieces that cut characters and JSON anywhere.
-ConstraintVocabulary pieces() {
-  ConstraintVocabulary v;
-  v.bytes = {"", ""};
-  for (int b = 0; b < 256; ++b) v.bytes.emplace_back(1, static_cast<char>(b));
-  for (const char* piece : {"{\"",      "\":",
-                            "\": ",     "\",\"",
-                            "\"}",      "}}",
-                            "[]",       "{}",
-                            "],",       " {",
-                            "  ",       "\n  ",
-                            "true",     "fal",
-                            "se",       "null",
-                            "na",       "name",
-                            "\"name\"", "age",
-                            "12",       "007",
-                            "-1",       "1e5",
-                            "ab",       "abc",
-                            "abab",     "bb",
-                            "ca",       "cat",
-                            "dog",      "do",
-                            "\xC3",     "\xA9",
-                            "\xC3\xA9", "\xE2\x82",
-                            "\xAC",     "\xF0\x9F\x98\x80",
-                            "\\u",      "\\\"",
-                            "red",      "gre",
-                            "en"})
-    v.bytes.emplace_back(piece);
-  v.end_ids = {TokenId{kEnd}};
-  return v;
-}
-
-const ConstraintVocabulary& vocabulary() {
-  static const ConstraintVocabulary v = pieces();
-  return v;
-}
-
-std::shared_ptr<const Constraint> compiled(ConstraintCompiler& compiler, Kind kind, const std::string& text) {
-  auto made = compiler.compile({kind, text});
-  EXPECT_TRUE(made) << text << ": " << (made ? "" : made.error().message);
-  return made ? *made : nullptr;
-}
-
-bool is_set(std::span<const uint32_t> mask, size_t id) { return (mask[id / 32] >> (id % 32)) & 1; }
-
-TokenId byte_token(char byte) { return TokenId{2 + static_cast<uint8_t>(byte)}; }
 
 // What a mask must be, by its definition: token after token, their bytes one by one.
 class ByBytes {
@@ -112,9 +67,9 @@ Walk walk(ConstraintMatcher& matcher, std::mt19937& random, size_t most) {
       if (is_set(matcher.allowed(), id)) ids.push_back(id);
     if (ids.empty()) break;
     const size_t id = ids[random() % ids.size()];
-    EXPECT_NE(id, static_cast<size_t>(kControl));
-    EXPECT_EQ(is_set(matcher.allowed(), kEnd), matcher.may_end());
-    out.ended = id == kEnd;
+    EXPECT_NE(id, static_cast<size_t>(kControlPiece));
+    EXPECT_EQ(is_set(matcher.allowed(), kEndPiece), matcher.may_end());
+    out.ended = id == kEndPiece;
     if (out.ended) break;
     out.tokens.push_back(TokenId{static_cast<int32_t>(id)});
     out.text += vocabulary().bytes[id];
@@ -151,13 +106,13 @@ TEST(Constraint, MaskOfAFiniteLanguageIsWhatItsTextsSay) {
         for (size_t id = 0; id < vocabulary().bytes.size(); ++id) {
           const std::string& bytes = vocabulary().bytes[id];
           const bool end = std::find(texts.begin(), texts.end(), text) != texts.end();
-          const bool wanted = id == kEnd ? end : !bytes.empty() && lives(text + bytes);
+          const bool wanted = id == kEndPiece ? end : !bytes.empty() && lives(text + bytes);
           ASSERT_EQ(is_set(matcher.allowed(), id), wanted)
               << "after \"" << text << "\", token " << id << " " << bytes;
           if (wanted) ids.push_back(id);
         }
         const size_t id = ids[random() % ids.size()];
-        if (id == kEnd) break;
+        if (id == kEndPiece) break;
         tokens.push_back(TokenId{static_cast<int32_t>(id)});
         text += vocabulary().bytes[id];
       }
@@ -256,13 +211,13 @@ TEST(Constraint, StopIdsOfTheRequestMayComeWhereTheTextMayEnd) {
   const auto constraint = compiled(compiler, Kind::kRegex, "ab?");
   ASSERT_NE(constraint, nullptr);
   ConstraintMatcher matcher(constraint);
-  const std::vector<TokenId> stop = {TokenId{kControl}};
+  const std::vector<TokenId> stop = {TokenId{kControlPiece}};
   ASSERT_TRUE(matcher.follow({}, stop));
-  EXPECT_FALSE(is_set(matcher.allowed(), kControl));
+  EXPECT_FALSE(is_set(matcher.allowed(), kControlPiece));
   const std::vector<TokenId> a = {byte_token('a')};
   ASSERT_TRUE(matcher.follow(a, stop));
-  EXPECT_TRUE(is_set(matcher.allowed(), kControl));
-  EXPECT_TRUE(is_set(matcher.allowed(), kEnd));
+  EXPECT_TRUE(is_set(matcher.allowed(), kControlPiece));
+  EXPECT_TRUE(is_set(matcher.allowed(), kEndPiece));
 }
 
 TEST(Constraint, ATokenThatIsNotAllowedIsADeadEnd) {
@@ -284,7 +239,7 @@ TEST(Constraint, ATokenThatIsNotAllowedIsADeadEnd) {
 TEST(Constraint, WhereNothingMayComeAnotherWayIsOpen) {
   ConstraintVocabulary few;
   few.bytes = {"", "a", "b"};
-  few.end_ids = {TokenId{kEnd}};
+  few.end_ids = {TokenId{kEndPiece}};
   ConstraintCompiler compiler(few, {}, {});
   const auto constraint = compiled(compiler, Kind::kRegex, "ax|b");
   ASSERT_NE(constraint, nullptr);
@@ -418,35 +373,6 @@ TEST(Constraint, WhatIsInUseCanLeaveNoRoom) {
   FAIL() << "1000 constraints fit into 64 KiB";
 }
 
-// Nothing that is kept makes way for them, for that would give them nothing.
-TEST(Constraint, MatchersFillARoomOfTheirOwn) {
-  ConstraintLimits limits;
-  limits.matchers_bytes = size_t{64} << 10;
-  ConstraintCompiler compiler(vocabulary(), limits, {});
-  const ConstraintSpec used{Kind::kRegex, "a*"}, idle{Kind::kRegex, "b"};
-  const auto constraint = compiled(compiler, used.kind, used.text);
-  ASSERT_NE(constraint, nullptr);
-  ASSERT_TRUE(compiler.compile(idle));
-  {
-    ConstraintMatcher matcher(constraint);
-    std::vector<TokenId> tokens;
-    while (matcher.bytes() < 2 * limits.matchers_bytes) {
-      ASSERT_TRUE(matcher.follow(tokens)) << tokens.size();  // this one goes on
-      tokens.push_back(byte_token('a'));
-    }
-    for (const ConstraintSpec& spec : {used, idle, ConstraintSpec{Kind::kRegex, "c"}}) {
-      EXPECT_EQ(compiler.find(spec), nullptr);
-      const auto refused = compiler.compile(spec);
-      ASSERT_FALSE(refused);
-      EXPECT_EQ(refused.error().code, base::ErrorCode::kUnavailable);
-      EXPECT_THAT(refused.error().message, HasSubstr("below 65536"));
-    }
-  }
-  EXPECT_EQ(compiler.find(used), constraint);
-  EXPECT_NE(compiler.find(idle), nullptr);
-  EXPECT_TRUE(compiler.compile({Kind::kRegex, "c"}));
-}
-
 // An allocation may fail anywhere: the library survives it, and gives back what it had.
 TEST(Constraint, AnyBudgetEndsInAnAnswer) {
   int failed = 0, made = 0;
@@ -522,28 +448,9 @@ TEST(Constraint, WhatTakesTooLongToFollowIsRefused) {
   EXPECT_THAT(refused.error().message, HasSubstr("to follow"));
 }
 
-TEST(Constraint, AMatcherBeyondItsBudgetIsDead) {
-  ConstraintLimits limits;
-  limits.matcher_bytes = size_t{32} << 10;
-  ConstraintCompiler compiler(vocabulary(), limits, {});
-  const auto constraint = compiled(compiler, Kind::kRegex, "a*");
-  ASSERT_NE(constraint, nullptr);
-  ConstraintMatcher matcher(constraint);
-  std::vector<TokenId> tokens;
-  bool alive = true;
-  for (int i = 0; i < 20000 && alive; ++i) {
-    alive = matcher.follow(tokens);
-    tokens.push_back(byte_token('a'));
-  }
-  EXPECT_FALSE(alive);
-  EXPECT_FALSE(matcher.follow({}));  // for good: where it stands is not known
-  EXPECT_LT(matcher.bytes(), size_t{512} << 10);
-}
-
-std::string repeated(std::string_view text, int times) {
-  std::string out;
-  for (int i = 0; i < times; ++i) out += text;
-  return out;
+// A structural tag with this between its marks.
+std::string tag(const std::string& content) {
+  return R"({"type":"structural_tag","format":{"type":"tag","begin":"<","end":">","content":)" + content + "}}";
 }
 
 // A15 to A17, A20, A21: each ends in a message or in a constraint, soon.
@@ -605,6 +512,16 @@ TEST(Constraint, HostileTexts) {
       {Kind::kGrammar, chain + "r15000::=\"a\"\n", "*"},
       {Kind::kGrammar, "root ::= \"" + repeated("a", 300'000) + "\"", "300011 bytes, at most 262144"},
       {Kind::kStructuralTag, "{}", "tructural"},
+      {Kind::kStructuralTag, tag(R"({"type":"json_schema","json_schema":{"$ref":"#"}})"), "Circular"},
+      {Kind::kStructuralTag,
+       tag(R"({"type":"json_schema","json_schema":{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}}}})"),
+       "Circular"},
+      {Kind::kStructuralTag,
+       tag(R"({"type":"grammar","grammar":"root ::= a\na ::= b \"x\"\nb ::= a | \"y\""})"),
+       "begins with itself"},
+      {Kind::kStructuralTag,
+       tag(R"({"type":"sequence","elements":[{"type":"const_string","value":"x"},{"type":"grammar","grammar":"root ::= root \"a\" | \"b\""}]})"),
+       "begins with itself"},
       {Kind::kStructuralTag, "[", "JSON"},
   };
   ConstraintLimits limits;
@@ -627,6 +544,43 @@ TEST(Constraint, HostileTexts) {
   }
   EXPECT_NE(compiled(compiler, Kind::kRegex, "still fine"), nullptr);
 }
+
+#if !defined(TALLY_INSTRUMENTED)
+// The most anonymous memory that the process had since the last call, bytes.
+int64_t take_peak() {
+  std::ifstream status("/proc/self/status");
+  int64_t kib = 0;
+  for (std::string word; status >> word;)
+    if (word == "VmHWM:") status >> kib;
+  std::ofstream("/proc/self/clear_refs") << 5;
+  return kib << 10;
+}
+
+// What the budget counts is what the process takes: nothing of note goes by it.
+TEST(Constraint, WhatACompilationTakesIsCounted) {
+  std::string texts, rules = "root ::= r0\n", members;
+  for (int i = 0; i < 20'000; ++i) texts += (i ? ",\"" : "\"") + std::to_string(i * 7919) + "\"";
+  for (int i = 0; i < 6'000; ++i)
+    rules += fmt::format("r{} ::= [a-z]+ \"x{}\" r{}\n", i, i, i + 1);
+  for (int i = 0; i < 4'000; ++i)
+    members += (i ? "," : "") + ("\"m" + std::to_string(i)) + R"(":{"type":"string","description":"about it"})";
+  ConstraintLimits limits;
+  limits.compile_bytes = size_t{8} << 20;
+  ConstraintCompiler compiler(vocabulary(), limits, {});
+  for (const ConstraintSpec& spec :
+       {ConstraintSpec{Kind::kJsonSchema, "{\"enum\":[" + texts + "]}"},
+        ConstraintSpec{Kind::kGrammar, rules + "r6000 ::= \"a\"\n"},
+        ConstraintSpec{Kind::kJsonSchema, R"({"type":"object","properties":{)" + members + "}}"},
+        ConstraintSpec{Kind::kJsonSchema, "{\"const\":\"" + repeated("\\u1234", 40'000) + "\"}"}}) {
+    take_peak();
+    const int64_t before = take_peak();
+    (void)compiler.compile(spec);
+    constexpr int64_t kElse = int64_t{3} << 20;  // the stack of its thread, slack of the allocator
+    EXPECT_LT(take_peak() - before, static_cast<int64_t>(limits.compile_bytes) + kElse)
+        << spec.text.substr(0, 40);
+  }
+}
+#endif
 
 // A16: the same answer at each depth.
 TEST(Constraint, BoundsOfRepetitions) {

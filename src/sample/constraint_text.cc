@@ -1,5 +1,6 @@
 #include "sample/constraint_text.h"
 
+#include "base/ascii.h"
 #include "base/utf8.h"
 
 #include <fmt/format.h>
@@ -22,7 +23,6 @@ using base::Result;
 using Kind = ConstraintSpec::Kind;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
 // The number that stands at `at`, saturated; moves behind it. Nothing: none stands there.
 std::optional<uint64_t> read_number(std::string_view text, size_t& at) {
@@ -98,11 +98,23 @@ std::string read_string(std::string_view text, size_t& at) {
   return out;
 }
 
+// What the members of an object are.
+enum class Members : uint8_t {
+  kPlain,    // of a structural tag, or nothing that is known
+  kSchema,   // keywords
+  kSchemas,  // schemas by name
+  kData,     // values and annotations, whatever they look like
+};
+
 // Walks over the JSON of a schema, or of a structural tag and the schemas in it, for its parts and for how
 // deep it is. A text that is not well formed is not refused here.
 class JsonWalk {
  public:
-  JsonWalk(std::string_view text, bool is_schema) : text_(text), is_schema_(is_schema) {}
+  // `data_is_schema`: references may lead into values, and make schemas of them.
+  JsonWalk(std::string_view text, bool is_schema, bool data_is_schema)
+      : text_(text),
+        outside_(is_schema ? Members::kSchema : Members::kPlain),
+        data_is_schema_(data_is_schema) {}
 
   void walk() {
     while (at_ < text_.size()) {
@@ -114,39 +126,85 @@ class JsonWalk {
   }
   std::vector<Part> take_parts() { return std::move(parts_); }
   uint32_t nesting() const { return nesting_; }
+  bool may_refer_to_data() const { return may_refer_to_data_; }
 
  private:
-  enum class Key : uint8_t { kOther, kPattern, kPatternProperties, kGrammar, kSyntax, kJsonSchema };
+  enum class Key : uint8_t {
+    kOther,
+    kPattern,
+    kPatternProperties,
+    kSchema,   // or a list of them
+    kSchemas,  // by name
+    kReference,
+    kGrammar,
+    kSyntax,
+    kJsonSchema
+  };
   struct Level {
     uint32_t depth = 0;  // in a schema, within it alone
-    bool is_object = false, is_schema = false, names_patterns = false, is_lark = false;
+    Members members = Members::kPlain;
+    bool is_object = false, names_patterns = false, is_lark = false;
     Key key = Key::kOther;                 // the last of an object
     std::optional<uint32_t> grammar = {};  // its part
   };
 
-  static Key key_of(std::string_view name) {
-    constexpr std::pair<std::string_view, Key> kKeys[] = {{"pattern", Key::kPattern},
-                                                          {"patternProperties", Key::kPatternProperties},
-                                                          {"grammar", Key::kGrammar},
-                                                          {"syntax", Key::kSyntax},
-                                                          {"json_schema", Key::kJsonSchema}};
+  static Key key_in_schema(std::string_view name) {
+    constexpr std::pair<std::string_view, Key> kKeys[] = {
+        {"pattern", Key::kPattern},
+        {"patternProperties", Key::kPatternProperties},
+        {"properties", Key::kSchemas},
+        {"$defs", Key::kSchemas},
+        {"definitions", Key::kSchemas},
+        {"items", Key::kSchema},
+        {"prefixItems", Key::kSchema},
+        {"additionalProperties", Key::kSchema},
+        {"unevaluatedProperties", Key::kSchema},
+        {"unevaluatedItems", Key::kSchema},
+        {"propertyNames", Key::kSchema},
+        {"anyOf", Key::kSchema},
+        {"oneOf", Key::kSchema},
+        {"allOf", Key::kSchema},
+        {"$ref", Key::kReference}};
     for (const auto& [known, key] : kKeys)
       if (name == known) return key;
     return Key::kOther;
   }
 
+  static Key key_in_tag(std::string_view name) {
+    if (name == "pattern") return Key::kPattern;
+    if (name == "grammar") return Key::kGrammar;
+    if (name == "syntax") return Key::kSyntax;
+    return name == "json_schema" ? Key::kJsonSchema : Key::kOther;
+  }
+
+  // Of what stands under the last key of `outer`.
+  Members members_in(const Level& outer) const {
+    switch (outer.members) {
+      case Members::kPlain:
+        return outer.key == Key::kJsonSchema ? Members::kSchema : Members::kPlain;
+      case Members::kSchema:
+        if (outer.key == Key::kSchemas || outer.key == Key::kPatternProperties) return Members::kSchemas;
+        return outer.key == Key::kSchema || !outer.is_object || data_is_schema_ ? Members::kSchema
+                                                                                : Members::kData;
+      case Members::kSchemas:
+        return Members::kSchema;
+      case Members::kData:
+        break;
+    }
+    return Members::kData;
+  }
+
   void enter(bool is_object) {
-    const Level outer = levels_.empty() ? Level{.is_schema = is_schema_} : levels_.back();
-    const bool begins = !outer.is_schema && outer.key == Key::kJsonSchema;
-    Level level{.depth = begins ? 1 : outer.depth + 1, .is_object = is_object};
-    level.is_schema = outer.is_schema || begins;
-    level.names_patterns = is_object && outer.is_schema && outer.key == Key::kPatternProperties;
+    const Level outer = levels_.empty() ? Level{.members = outside_} : levels_.back();
+    Level level{.depth = outer.depth + 1, .members = members_in(outer), .is_object = is_object};
+    if (outer.members == Members::kPlain && level.members == Members::kSchema) level.depth = 1;
+    level.names_patterns = is_object && outer.key == Key::kPatternProperties;
     nesting_ = std::max(nesting_, level.depth);
     levels_.push_back(level);
   }
 
   void skip_space() {
-    while (at_ < text_.size() && is_space(text_[at_])) ++at_;
+    while (at_ < text_.size() && base::is_json_space(text_[at_])) ++at_;
   }
 
   void read_key_or_value() {
@@ -157,8 +215,11 @@ class JsonWalk {
     if (at_ >= text_.size() || text_[at_] != ':') return take_value(level, std::move(said));
     ++at_;
     skip_space();
-    level.key = key_of(said);
-    if (level.is_schema) take_bound(said);
+    if (level.members == Members::kPlain) level.key = key_in_tag(said);
+    if (level.members == Members::kSchema) {
+      level.key = key_in_schema(said);
+      take_bound(said);
+    }
     if (level.names_patterns) parts_.push_back({Part::Kind::kPattern, std::move(said)});
   }
 
@@ -169,10 +230,20 @@ class JsonWalk {
     if (const auto bound = read_number(text_, at_)) parts_.push_back({Part::Kind::kBound, name, *bound});
   }
 
+  // To the schema itself, or to one that has a name.
+  static bool is_plain_reference(std::string_view reference) {
+    for (const std::string_view names : {"#/$defs/", "#/definitions/"})
+      if (reference.starts_with(names))
+        return reference.find_first_of("/%", names.size()) == std::string_view::npos;
+    return reference == "#";
+  }
+
   void take_value(Level& level, std::string text) {
+    const bool is_schema = level.members != Members::kPlain;
+    if (level.key == Key::kReference) may_refer_to_data_ = may_refer_to_data_ || !is_plain_reference(text);
     if (level.key == Key::kPattern)
-      parts_.push_back({level.is_schema ? Part::Kind::kPattern : Part::Kind::kRegex, std::move(text)});
-    if (level.is_schema) return;
+      parts_.push_back({is_schema ? Part::Kind::kPattern : Part::Kind::kRegex, std::move(text)});
+    if (is_schema) return;
     if (level.key == Key::kSyntax) level.is_lark = text == "lark";
     if (level.key == Key::kGrammar) {
       level.grammar = static_cast<uint32_t>(parts_.size());
@@ -182,9 +253,11 @@ class JsonWalk {
   }
 
   const std::string_view text_;
-  const bool is_schema_;
+  const Members outside_;
+  const bool data_is_schema_;
   size_t at_ = 0;
   uint32_t nesting_ = 0;
+  bool may_refer_to_data_ = false;
   std::vector<Level> levels_;
   std::vector<Part> parts_;
 };
@@ -198,7 +271,7 @@ Result<void> judge_nesting(uint32_t depth, const ConstraintLimits& limits) {
 // The largest bound of a repetition, {n}, {n,} or {n,m}, that begins at `at`; 0: it is none.
 uint64_t repetition_at(std::string_view text, size_t at) {
   uint64_t most = 0;
-  for (++at; at < text.size() && (is_digit(text[at]) || is_space(text[at]) || text[at] == ',');) {
+  for (++at; at < text.size() && (is_digit(text[at]) || base::is_json_space(text[at]) || text[at] == ',');) {
     const auto bound = read_number(text, at);
     most = std::max(most, bound.value_or(0));
     if (!bound) ++at;
@@ -262,9 +335,13 @@ std::pair<std::vector<Part>, uint32_t> parts_of(const ConstraintSpec& spec) {
     case Kind::kStructuralTag:
       break;
   }
-  JsonWalk json(spec.text, spec.kind == Kind::kJsonSchema);
+  const bool is_schema = spec.kind == Kind::kJsonSchema;
+  JsonWalk json(spec.text, is_schema, false);
   json.walk();
-  return {json.take_parts(), json.nesting()};
+  if (!json.may_refer_to_data()) return {json.take_parts(), json.nesting()};
+  JsonWalk all(spec.text, is_schema, true);
+  all.walk();
+  return {all.take_parts(), all.nesting()};
 }
 
 bool is_name(char c) {

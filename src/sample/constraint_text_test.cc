@@ -1,5 +1,7 @@
 #include "sample/constraint_text.h"
 
+#include "sample/constraint_test_support.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,12 +23,6 @@ ConstraintVocabulary bytes() {
   return v;
 }
 
-std::string repeated(std::string_view text, int times) {
-  std::string out;
-  for (int i = 0; i < times; ++i) out += text;
-  return out;
-}
-
 // The JSON of a structural tag with one part, its text escaped as JSON.
 std::string tag_of(const std::string& type, const std::string& member, const std::string& json) {
   return R"({"type":"structural_tag","format":{"type":"tag","begin":"<","end":">","content":{"type":")" +
@@ -46,6 +42,26 @@ TEST(ConstraintText, BracketsAndRepetitionsAreReadAsWhatTheyAre) {
       {{Kind::kJsonSchema, R"({"type":"string","description":"{1000} )" + many + "\"}"}, ""},
       {{Kind::kJsonSchema, R"({"enum":["a{1000}","[{)" + many + "\"]}"}, ""},
       {{Kind::kJsonSchema, R"({"type":"object","properties":{"pattern":{"const":"{1000}"}}})"}, ""},
+      {{Kind::kJsonSchema, R"({"const":{"pattern":"{1000}","maxLength":99999}})"}, ""},
+      {{Kind::kJsonSchema, R"({"enum":[{"pattern":"{1000}"},[{"patternProperties":{"a{1000}":1}}]]})"}, ""},
+      {{Kind::kJsonSchema,
+        R"({"type":"string","default":{"pattern":"{1000}"},"examples":[{"maxItems":99999}]})"},
+       ""},
+      {{Kind::kJsonSchema, R"({"type":"string","x-form":{"properties":{"a":{"pattern":"a{1000}"}}}})"}, ""},
+      {{Kind::kJsonSchema,
+        R"({"type":"object","properties":{"const":{"type":"string","pattern":"a{257}"}}})"},
+       "bound 257, at most 256"},
+      {{Kind::kJsonSchema, R"({"anyOf":[{"items":{"type":"string","pattern":"a{257}"}},{"type":"null"}]})"},
+       "bound 257, at most 256"},
+      {{Kind::kJsonSchema, R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"string","pattern":"a{257}"}}})"},
+       "bound 257, at most 256"},
+      {{Kind::kJsonSchema, R"({"$ref":"#/const","const":{"type":"string","pattern":"a{257}"}})"},
+       "bound 257, at most 256"},
+      {{Kind::kJsonSchema, R"({"$ref":"#/%63onst","const":{"type":"string","pattern":"a{257}"}})"},
+       "bound 257, at most 256"},
+      {{Kind::kJsonSchema, R"({"$ref":"#/x/y","x":{"y":{"type":"string","pattern":"a{257}"}}})"},
+       "bound 257, at most 256"},
+      {{Kind::kStructuralTag, tag_of("json_schema", "json_schema", R"({"const":{"pattern":"{1000}"}})")}, ""},
       {{Kind::kJsonSchema, R"({"type":"string","p\u0061ttern":"a{257}"})"}, "bound 257, at most 256"},
       {{Kind::kJsonSchema, R"({"type":"string","pattern":"a\u007b257}"})"}, "bound 257, at most 256"},
       {{Kind::kJsonSchema, R"({"type":"object","patternProperties":{"^a{257}$":true}})"},

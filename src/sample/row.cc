@@ -147,4 +147,21 @@ double fill_weights(std::span<const float> row, const Softmax& softmax, Scratch:
   return total;
 }
 
+double log_sum_of(std::span<const float> row, const Scan& scanned, Scratch::State& scratch) {
+  const Softmax softmax{.max = value_of_key(scanned.key_max)};
+  return static_cast<double>(softmax.max) + log_positive(fill_weights(row, softmax, scratch));
+}
+
+size_t best_logprobs(std::span<const float> row, double log_sum, std::span<TokenLogprob> out,
+                     Scratch::State& scratch) {
+  if (out.empty()) return 0;
+  const std::span<uint64_t> best = best_candidates(row, out.size(), scratch);
+  std::sort(best.begin(), best.end());
+  for (size_t n = 0; n < best.size(); ++n) {
+    const size_t i = candidate_id(best[n]);
+    out[n] = {TokenId{static_cast<int32_t>(i)}, static_cast<float>(static_cast<double>(row[i]) - log_sum)};
+  }
+  return best.size();
+}
+
 }  // namespace tally::sample

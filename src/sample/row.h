@@ -72,4 +72,11 @@ struct Softmax {
 double fill_weights(std::span<const float> row, const Softmax& softmax, Scratch::State& scratch);
 float weight(float value, const Softmax& softmax);
 
+// Log of the sum of exp over the row. Requires: `scanned` is of it.
+double log_sum_of(std::span<const float> row, const Scan& scanned, Scratch::State& scratch);
+// Writes the best of the row, best first, and returns how many; at most out.size(). Requires: as
+// best_candidates.
+size_t best_logprobs(std::span<const float> row, double log_sum, std::span<TokenLogprob> out,
+                     Scratch::State& scratch);
+
 }  // namespace tally::sample

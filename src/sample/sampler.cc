@@ -133,22 +133,6 @@ void apply_penalties(std::span<float> logits, const Penalties& penalties, const 
   for (const TokenId id : context.generated) apply(id);
 }
 
-// Log of the sum of exp of the raw row, and the best of it.
-double take_logprobs(std::span<const float> row, const Scan& scanned, size_t top_count, Pick& pick,
-                     Scratch::State& scratch) {
-  const Softmax softmax{.max = value_of_key(scanned.key_max)};
-  const double log_sum = static_cast<double>(softmax.max) + log_positive(fill_weights(row, softmax, scratch));
-  if (top_count > 0) {
-    const std::span<uint64_t> best = best_candidates(row, top_count, scratch);
-    std::sort(best.begin(), best.end());
-    for (const uint64_t c : best) {
-      const size_t i = candidate_id(c);
-      pick.top[pick.top_count++] = {id_of(i), static_cast<float>(static_cast<double>(row[i]) - log_sum)};
-    }
-  }
-  return log_sum;
-}
-
 // The first of the weights, in order of id, at which the running sum passes `target`. Without one, by
 // rounding: the last that has any weight.
 size_t draw_by_weight(size_t vocab, double target, const Scratch::State& scratch) {
@@ -301,7 +285,9 @@ Pick pick(std::span<float> logits, const Params& params, const Context& context,
   if (params.logprobs >= 0) {
     const Scan raw_scan = scan(logits, state);
     if (raw_scan.not_finite_count != 0) return Pick{.finite = false};
-    log_sum = take_logprobs(logits, raw_scan, static_cast<size_t>(params.logprobs), result, state);
+    log_sum = log_sum_of(logits, raw_scan, state);
+    const auto top = std::span(result.top).first(static_cast<size_t>(params.logprobs));
+    result.top_count = static_cast<uint8_t>(best_logprobs(logits, log_sum, top, state));
     std::copy(logits.begin(), logits.end(), state.raw.begin());
   }
 

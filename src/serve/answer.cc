@@ -51,7 +51,7 @@ Answer::Answer(std::shared_ptr<Desk> desk, std::shared_ptr<http::Exchange> excha
 
 Answer::~Answer() = default;
 
-void Answer::start(std::vector<http::Field> fields) {
+void Answer::start(std::vector<http::Field> fields, std::shared_ptr<void> place) {
   desk_->add(shared_from_this());
   fields_ = std::move(fields);
   if (order_.options.stream) exchange_->promise_stream(fields_);
@@ -65,7 +65,7 @@ void Answer::start(std::vector<http::Field> fields) {
       [weak = weak_from_this()] {
         if (const auto self = weak.lock()) self->wake();
       });
-  lane_->post([weak = weak_from_this()] {
+  lane_->post([weak = weak_from_this(), place = std::move(place)] {
     if (const auto self = weak.lock(); self && self->submit_all()) self->turn();
   });
 }

@@ -46,8 +46,9 @@ class Answer : public std::enable_shared_from_this<Answer> {
          std::unique_ptr<Seat> seat, std::shared_ptr<Workers> workers, Counters& counters);
   ~Answer();
 
-  // Submits; on a refusal answers at once. `fields` go on the answer, whatever it will be.
-  void start(std::vector<http::Field> fields);
+  // Submits; on a refusal answers at once. `fields` go on the answer, whatever it will be. `place` is held
+  // until then: CompileWaiter's, if it was one.
+  void start(std::vector<http::Field> fields, std::shared_ptr<void> place);
   // There is something new. Any thread; does not block.
   void wake();
 

@@ -24,8 +24,7 @@ bool CompileQueue::push(const std::shared_ptr<CompileWaiter>& waiter, size_t wai
       if (waiting_.size() >= waiting_max) return false;
       waiting_.push_back(waiter);
       counters_.compiling.fetch_add(1);
-      // Weak: who has been ended gives back at once what it holds, though its turn is still to come.
-      compiler_.post([this, weak = std::weak_ptr(waiter)] { run(weak); });
+      compiler_.post([this] { run_next(); });  // for whoever's turn it is then
       return true;
     }
   }
@@ -58,24 +57,33 @@ void CompileQueue::end() {
   for (const auto& waiter : all) end_one(*waiter, Ended::kShutdown);
 }
 
-void CompileQueue::run(const std::weak_ptr<CompileWaiter>& weak) {
+void CompileQueue::run_next() {
   expire(base::now_us());
-  const std::shared_ptr<CompileWaiter> waiter = weak.lock();
-  if (!waiter || !is_waiting(waiter)) return;
+  const std::shared_ptr<CompileWaiter> waiter = choose();
+  if (!waiter) return;
   waiter->compile();
-  if (take(waiter)) waiter->begin();
+  if (!take(waiter)) return;
+  waiter->begin(std::shared_ptr<void>(nullptr, [this](void*) { counters_.compiling.fetch_sub(1); }));
 }
 
-bool CompileQueue::is_waiting(const std::shared_ptr<CompileWaiter>& waiter) {
+// The first of the tenant that has waited longest for a turn, or has had none yet.
+std::shared_ptr<CompileWaiter> CompileQueue::choose() {
   const std::lock_guard lock(mutex_);
-  return std::find(waiting_.begin(), waiting_.end(), waiter) != waiting_.end();
+  const auto turn_of = [this](const std::shared_ptr<CompileWaiter>& waiter) {
+    const auto found = last_turns_.find(waiter->tenant());
+    return found == last_turns_.end() ? 0 : found->second;
+  };
+  const auto next = std::min_element(waiting_.begin(), waiting_.end(), [&](const auto& a, const auto& b) {
+    return turn_of(a) < turn_of(b);
+  });
+  if (next == waiting_.end()) return nullptr;
+  last_turns_[(*next)->tenant()] = ++turn_;
+  return *next;
 }
 
 bool CompileQueue::take(const std::shared_ptr<CompileWaiter>& waiter) {
   const std::lock_guard lock(mutex_);
-  if (std::erase(waiting_, waiter) == 0) return false;
-  counters_.compiling.fetch_sub(1);
-  return true;
+  return std::erase(waiting_, waiter) > 0;
 }
 
 void CompileQueue::end_one(CompileWaiter& waiter, Ended why) {

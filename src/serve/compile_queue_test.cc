@@ -10,6 +10,9 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace tally::serve {
 namespace {
@@ -19,31 +22,39 @@ constexpr int64_t kSecondUs = 1'000'000;
 // Compiles until it is let go, and notes what became of it.
 class FakeWaiter final : public CompileWaiter {
  public:
-  explicit FakeWaiter(int64_t deadline_us = 0) : deadline_us_(deadline_us) {}
+  explicit FakeWaiter(int64_t deadline_us = 0, std::string tenant = "")
+      : tenant_(std::move(tenant)), deadline_us_(deadline_us) {}
 
+  const std::string& tenant() const override { return tenant_; }
   int64_t deadline_us() const override { return deadline_us_; }
   bool gone() const override { return has_gone; }
   void compile() override {
     compiling.set_value();
     let_go.get_future().wait();
   }
-  void begin() override { begun.set_value(); }
+  void begin(std::shared_ptr<void> given) override {
+    if (keeps_place) place = std::move(given);
+    begun.set_value();
+  }
   void end(Ended why) override {
     ++ends;
     last_why = why;
   }
 
   std::promise<void> compiling, let_go, begun;
-  std::atomic<bool> has_gone{false};
+  std::atomic<bool> has_gone{false}, keeps_place{false};
+  std::shared_ptr<void> place;
   std::atomic<int> ends{0};
   std::atomic<Ended> last_why{Ended::kError};
 
  private:
+  const std::string tenant_;
   const int64_t deadline_us_;
 };
 
-std::shared_ptr<FakeWaiter> pushed(CompileQueue& queue, int64_t deadline_us = 0) {
-  auto waiter = std::make_shared<FakeWaiter>(deadline_us);
+std::shared_ptr<FakeWaiter> pushed(CompileQueue& queue, int64_t deadline_us = 0,
+                                   const std::string& tenant = "") {
+  auto waiter = std::make_shared<FakeWaiter>(deadline_us, tenant);
   EXPECT_TRUE(queue.push(waiter, SIZE_MAX));
   return waiter;
 }
@@ -74,8 +85,46 @@ TEST(CompileQueue, OneAfterTheOther) {
   EXPECT_EQ(counters.compiling, 1);
   second->let_go.set_value();
   EXPECT_TRUE(begins(*second));
+  queue.stop();
   EXPECT_EQ(counters.compiling, 0);
   EXPECT_EQ(first->ends + second->ends, 0);
+}
+
+// One tenant's many keep no other waiting for more than the one that is being compiled.
+TEST(CompileQueue, TenantsTakeTurns) {
+  Counters counters;
+  CompileQueue queue(counters);
+  const auto first = compiling(queue);
+  std::vector<std::shared_ptr<FakeWaiter>> many, few;
+  for (int i = 0; i < 4; ++i) many.push_back(pushed(queue, 0, "many"));
+  for (int i = 0; i < 2; ++i) few.push_back(pushed(queue, 0, "few"));
+  first->let_go.set_value();
+  for (const auto& next : {many[0], few[0], many[1]}) {
+    next->compiling.get_future().wait();
+    next->let_go.set_value();
+  }
+  few[1]->compiling.get_future().wait();
+  const auto late = pushed(queue, 0, "late");  // has had no turn at all
+  few[1]->let_go.set_value();
+  for (const auto& next : {late, many[2], many[3]}) {
+    next->compiling.get_future().wait();
+    next->let_go.set_value();
+  }
+  EXPECT_TRUE(begins(*many[3]));
+}
+
+// At a drain the engine still takes in who is on the way to it.
+TEST(CompileQueue, WhoIsOnTheWayToTheEngineCountsAsCompiling) {
+  Counters counters;
+  CompileQueue queue(counters);
+  const auto one = compiling(queue);
+  one->keeps_place = true;
+  one->let_go.set_value();
+  EXPECT_TRUE(begins(*one));
+  queue.stop();
+  EXPECT_EQ(counters.compiling, 1);
+  one->place.reset();
+  EXPECT_EQ(counters.compiling, 0);
 }
 
 TEST(CompileQueue, HoldsSoMany) {

@@ -98,7 +98,7 @@ bool is_deferred(const Rig& rig, const std::string& count) {
 // With these it is a minute.
 sample::ConstraintLimits unhurried() {
   sample::ConstraintLimits limits;
-  limits.compile_us = 60'000'000, limits.compile_bytes = size_t{1} << 30;
+  limits.compile_us = 60'000'000, limits.compile_bytes = limits.matcher_bytes = size_t{1} << 30;
   return limits;
 }
 
@@ -147,7 +147,7 @@ TEST(Constrained, CompilingKeepsNobodyElseWaiting) {
     const int status = clients[static_cast<size_t>(i)]->read_reply().status;
     EXPECT_TRUE(status == 200 || status == 400) << status;
   }
-  EXPECT_TRUE(is_deferred(rig, "0"));
+  EXPECT_TRUE(eventually([&] { return is_deferred(rig, "0"); }));
 }
 
 // A compiler that is busy for as long as the test takes, and a server that asks it.
@@ -258,8 +258,7 @@ TEST(Constrained, DrainWaitsForCompilations) {
   rig.server->stop();
   EXPECT_EQ(rig.post("/v1/completions", asking(kChoice)).status, 503);
   EXPECT_EQ(first.read_reply().status, 200);
-  const int last = second.read_reply().status;  // 503 if the tick came between its turn and the engine
-  EXPECT_TRUE(last == 200 || last == 503) << last;
+  EXPECT_EQ(second.read_reply().status, 200);
   EXPECT_EQ(rig.join(), 0);
 }
 

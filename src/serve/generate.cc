@@ -73,6 +73,7 @@ struct Admitted {
   Order order;
   std::unique_ptr<Seat> seat;
   std::vector<http::Field> fields;
+  std::shared_ptr<void> compile_place;
 };
 
 void start(const Kitchen& kitchen, Admitted request) {
@@ -83,7 +84,7 @@ void start(const Kitchen& kitchen, Admitted request) {
   const auto answer =
       std::make_shared<Answer>(kitchen.desk, std::move(request.exchange), std::move(request.order),
                                std::move(request.seat), kitchen.workers, kitchen.counters);
-  answer->start(std::move(request.fields));
+  answer->start(std::move(request.fields), std::move(request.compile_place));
 }
 
 ApiError cannot_compile(const base::Error& error, const std::string& param) {
@@ -101,6 +102,7 @@ class ConstrainedRequest final : public CompileWaiter {
         deadline_us_(request.order.deadline_us),
         request_(std::move(request)) {}
 
+  const std::string& tenant() const override { return exchange_->request().tenant; }
   int64_t deadline_us() const override { return deadline_us_; }
   bool gone() const override { return exchange_->gone(); }
 
@@ -112,7 +114,8 @@ class ConstrainedRequest final : public CompileWaiter {
       error_ = cannot_compile(compiled.error(), wanted().param);
   }
 
-  void begin() override {
+  void begin(std::shared_ptr<void> place) override {
+    request_.compile_place = std::move(place);
     if (!error_) return start(kitchen_, std::move(request_));
     request_.seat.reset();  // before the client is told, who may ask again at once
     kitchen_.refuse(exchange_, *error_);
@@ -156,7 +159,7 @@ std::optional<ApiError> begin(const Kitchen& kitchen, const std::shared_ptr<http
   const bool is_ready = !options.constraint || order.constraint;
   auto seat = std::make_unique<Seat>(kitchen.desk, exchange->request().tenant);
   if (auto error = seat->take(needs)) return error;
-  Admitted request{exchange, std::move(order), std::move(seat), std::move(fields)};
+  Admitted request{exchange, std::move(order), std::move(seat), std::move(fields), nullptr};
   if (is_ready) return start(kitchen, std::move(request)), std::nullopt;
   const auto waiter = std::make_shared<ConstrainedRequest>(kitchen, std::move(request));
   if (!kitchen.compile_queue.push(waiter, compile_room(backend))) return queue_full(backend);

@@ -61,8 +61,7 @@ class Scrape final : public prometheus::Collectable {
                {{"reason", "capacity"}});
     page.gauge("vllm:num_requests_waiting_by_reason", number(stats_.waiting_deferred),
                {{"reason", "deferred"}});
-    const double total = number(stats_.blocks_total);
-    page.gauge("vllm:kv_cache_usage_perc", total > 0 ? number(stats_.blocks_held) / total : 0);
+    page.gauge("vllm:kv_cache_usage_perc", pool_usage(stats_));
     page.gauge("tally_queue_tokens", number(stats_.queue_tokens));
     page.gauge("tally_queue_oldest_seconds", stats_.queue_oldest_s);
     page.gauge("tally_stalled_writers", static_cast<double>(counters_.stalled_writers.load()));

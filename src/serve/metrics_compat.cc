@@ -7,16 +7,19 @@ namespace {
 
 double as_double(uint64_t v) { return static_cast<double>(v); }
 double over(double a, double b) { return b > 0 ? a / b : 0; }
-double usage(const engine::Stats& s) { return over(as_double(s.blocks_held), as_double(s.blocks_total)); }
 
 }  // namespace
+
+double pool_usage(const engine::Stats& stats) {
+  return over(as_double(stats.blocks_held), as_double(stats.blocks_total));
+}
 
 uint64_t computed_prompt_tokens(const engine::Stats& stats) {
   return stats.prompt_tokens - stats.prompt_tokens_cached;
 }
 
 void add_vllm_legacy(MetricsPage& page, const engine::Stats& s) {
-  page.gauge("vllm:gpu_cache_usage_perc", usage(s));
+  page.gauge("vllm:gpu_cache_usage_perc", pool_usage(s));
   page.counter("vllm:gpu_prefix_cache_queries_total", as_double(s.prefix_queries));
   page.counter("vllm:gpu_prefix_cache_hits_total", as_double(s.prefix_hits));
   page.gauge("vllm:gpu_prefix_cache_hit_rate", over(as_double(s.prefix_hits), as_double(s.prefix_queries)));
@@ -47,7 +50,7 @@ void add_llamacpp(MetricsPage& page, const engine::Stats& s, const RateWindow& w
   page.gauge("llamacpp:requests_processing", as_double(s.running));
   page.gauge("llamacpp:requests_deferred", as_double(s.waiting));
   page.gauge("llamacpp:n_busy_slots_per_decode", over(as_double(s.step_sequences), steps));
-  page.gauge("llamacpp:kv_cache_usage_ratio", usage(s));
+  page.gauge("llamacpp:kv_cache_usage_ratio", pool_usage(s));
   page.gauge("llamacpp:kv_cache_tokens",
              as_double(s.blocks_held) * as_double(block_tokens) - as_double(s.waste_tokens));
 }

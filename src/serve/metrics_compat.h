@@ -9,6 +9,8 @@
 
 namespace tally::serve {
 
+// The part of the KV pool that sequences own; 0 without a pool.
+double pool_usage(const engine::Stats& stats);
 uint64_t computed_prompt_tokens(const engine::Stats& stats);
 
 void add_vllm_legacy(MetricsPage& page, const engine::Stats& stats);

@@ -56,6 +56,7 @@ class TallyServer final : public Server {
     lower(drain_us_, drain_us);
     lower(end_us_, !desk ? now_us : drain_us + (first ? kEngineGraceUs : kEndGraceUs));
     if (desk) stop_engine(*desk, now_us);
+    transport_->hurry();
   }
 
  private:

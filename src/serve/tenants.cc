@@ -19,15 +19,6 @@ void add_limit_fields(ApiError& error, std::string_view what, int64_t limit, int
   error.fields.push_back({fmt::format("x-ratelimit-reset-{}", what), fmt::format("{}s", reset_s)});
 }
 
-// When one of those under way ends is not known: a second is how long clients should wait before they ask.
-ApiError too_many(std::string message, size_t limit, size_t used) {
-  constexpr uint32_t kRetryS = 1;
-  ApiError error{.code = Code::kRateLimit, .message = std::move(message), .retry_after_s = kRetryS};
-  add_limit_fields(error, "requests", static_cast<int64_t>(limit), static_cast<int64_t>(limit - used),
-                   kRetryS);
-  return error;
-}
-
 int64_t seconds_up(int64_t us) { return (us + kSecondUs - 1) / kSecondUs; }
 
 }  // namespace
@@ -46,12 +37,29 @@ Tenants::Tenant Tenants::state(const std::string& tenant, int64_t now_us) const 
   return t;
 }
 
+// With what there is of both, whichever ran out. When one of those under way ends is not known: a second is
+// how long clients should wait before they ask.
+ApiError Tenants::too_many(std::string message, const Tenant& t, const AtOnce& at_once) const {
+  constexpr int64_t kRetryS = 1;
+  ApiError error{.code = Code::kRateLimit, .message = std::move(message), .retry_after_s = kRetryS};
+  if (at_once.limit < SIZE_MAX)
+    add_limit_fields(error, "requests", static_cast<int64_t>(at_once.limit),
+                     static_cast<int64_t>(at_once.limit - at_once.used), kRetryS);
+  if (!counts_tokens()) return error;
+  const auto rate = static_cast<int64_t>(limits_.tokens_per_minute);
+  add_limit_fields(error, "tokens", rate, std::max<int64_t>(t.units / kUnits, 0),
+                   seconds_up((capacity() - t.units + rate - 1) / rate));
+  return error;
+}
+
 std::optional<ApiError> Tenants::refusal(const Tenant& t, const TenantNeeds& needs) const {
-  if (limits_.requests > 0 && t.requests >= limits_.requests)
+  const AtOnce sequences{sequences_max_, t.sequences};
+  const AtOnce requests = limits_.requests > 0 ? AtOnce{limits_.requests, t.requests} : sequences;
+  if (requests.used >= requests.limit && limits_.requests > 0)
     return too_many(fmt::format("This key has {} requests running and waiting, and may have {} "
                                 "(--limit-key-requests).",
                                 t.requests, limits_.requests),
-                    limits_.requests, limits_.requests);
+                    t, requests);
   if (needs.sequences > sequences_max_)  // later is no better
     return ApiError{
         .code = Code::kInvalidValue,
@@ -62,24 +70,18 @@ std::optional<ApiError> Tenants::refusal(const Tenant& t, const TenantNeeds& nee
     return too_many(fmt::format("This key has {} sequences running and waiting, and may have {} as its "
                                 "share; the request needs {}.",
                                 t.sequences, sequences_max_, needs.sequences),
-                    sequences_max_, t.sequences);
+                    t, sequences);
   if (!counts_tokens()) return std::nullopt;
   const int64_t most = capacity() / kUnits;
   const int64_t wanted = std::max<int64_t>(std::min(static_cast<int64_t>(needs.prompt_tokens), most), 1);
-  if (t.units < wanted * kUnits) return too_many_tokens(t, wanted * kUnits);
-  return std::nullopt;
-}
-
-ApiError Tenants::too_many_tokens(const Tenant& t, int64_t wanted_units) const {
-  const auto rate = static_cast<int64_t>(limits_.tokens_per_minute);
-  const int64_t retry_s = seconds_up((wanted_units - t.units + rate - 1) / rate);
-  const int64_t left = std::max<int64_t>(t.units / kUnits, 0);
-  ApiError error{.code = Code::kRateLimit,
-                 .message = fmt::format("This key may use {} tokens a minute (--limit-key-tokens) and has {} "
+  if (t.units >= wanted * kUnits) return std::nullopt;
+  ApiError error = too_many(fmt::format("This key may use {} tokens a minute (--limit-key-tokens) and has {} "
                                         "left; the request needs {} to begin.",
-                                        rate, left, wanted_units / kUnits),
-                 .retry_after_s = static_cast<uint32_t>(std::clamp<int64_t>(retry_s, 1, UINT32_MAX))};
-  add_limit_fields(error, "tokens", rate, left, seconds_up((capacity() - t.units + rate - 1) / rate));
+                                        most, std::max<int64_t>(t.units / kUnits, 0), wanted),
+                            t, requests);
+  const auto rate = static_cast<int64_t>(limits_.tokens_per_minute);
+  const int64_t retry_s = seconds_up((wanted * kUnits - t.units + rate - 1) / rate);
+  error.retry_after_s = static_cast<uint32_t>(std::clamp<int64_t>(retry_s, 1, UINT32_MAX));
   return error;
 }
 

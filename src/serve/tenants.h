@@ -52,8 +52,11 @@ class Tenants {
   };
   int64_t capacity() const { return static_cast<int64_t>(limits_.tokens_per_minute) * kUnits; }
   Tenant state(const std::string& tenant, int64_t now_us) const;
+  struct AtOnce {
+    size_t limit = 0, used = 0;
+  };
   std::optional<ApiError> refusal(const Tenant& tenant, const TenantNeeds& needs) const;
-  ApiError too_many_tokens(const Tenant& tenant, int64_t wanted_units) const;
+  ApiError too_many(std::string message, const Tenant& tenant, const AtOnce& at_once) const;
 
   const size_t sequences_max_;
   const KeyLimits limits_;

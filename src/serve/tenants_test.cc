@@ -77,6 +77,30 @@ TEST(Tenants, TokensRunOutAndComeBackEvenly) {
   EXPECT_EQ(tenants.tokens_left("b", 0), 600);
 }
 
+// Whichever of them ran out.
+TEST(Tenants, ARefusalTellsOfRequestsAndTokens) {
+  Tenants tenants(8, {.requests = 3, .tokens_per_minute = 600});
+  EXPECT_FALSE(tenants.enter("a", {.prompt_tokens = 500}, 0));
+  const auto tokens = tenants.enter("a", {.prompt_tokens = 150}, 0);
+  ASSERT_TRUE(tokens);
+  EXPECT_EQ(field(*tokens, "x-ratelimit-limit-requests"), "3");
+  EXPECT_EQ(field(*tokens, "x-ratelimit-remaining-requests"), "2");
+  EXPECT_EQ(field(*tokens, "x-ratelimit-remaining-tokens"), "100");
+  EXPECT_EQ(tokens->retry_after_s, 5u);
+  for (int i = 0; i < 2; ++i) EXPECT_FALSE(tenants.enter("a", {.prompt_tokens = 10}, 0));
+  const auto requests = tenants.enter("a", {.prompt_tokens = 10}, 0);
+  ASSERT_TRUE(requests);
+  EXPECT_EQ(field(*requests, "x-ratelimit-remaining-requests"), "0");
+  EXPECT_EQ(field(*requests, "x-ratelimit-limit-tokens"), "600");
+  EXPECT_EQ(field(*requests, "x-ratelimit-remaining-tokens"), "80");
+  Tenants share(4, {.tokens_per_minute = 60});
+  EXPECT_FALSE(share.enter("a", {.sequences = 3, .prompt_tokens = 60}, 0));
+  const auto poor = share.enter("a", {}, 0);
+  ASSERT_TRUE(poor);
+  EXPECT_EQ(field(*poor, "x-ratelimit-limit-requests"), "4");
+  EXPECT_EQ(field(*poor, "x-ratelimit-remaining-requests"), "1");
+}
+
 TEST(Tenants, AnswersLeaveADebtAndRefundsGoBack) {
   Tenants tenants(SIZE_MAX, {.tokens_per_minute = 60});
   EXPECT_FALSE(tenants.enter("a", {.prompt_tokens = 10}, 0));

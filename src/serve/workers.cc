@@ -1,11 +1,16 @@
 #include "serve/workers.h"
 
+#include "base/signal_stack.h"
+
 #include <algorithm>
 
 namespace tally::serve {
 
 Workers::Workers(size_t threads) {
-  for (size_t i = 0; i < std::max<size_t>(threads, 1); ++i) threads_.emplace_back([this] { loop(); });
+  for (size_t i = 0; i < std::max<size_t>(threads, 1); ++i) threads_.emplace_back([this] {
+    base::take_signal_stack();
+    loop();
+  });
 }
 
 void Workers::post(std::function<void()> task) {

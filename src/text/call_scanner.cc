@@ -1,5 +1,6 @@
 #include "text/call_scanner.h"
 
+#include "base/ascii.h"
 #include "base/utf8.h"
 
 #include <charconv>
@@ -70,7 +71,7 @@ ValueScanner::Step ValueScanner::feed_string(char c) {
 
 ValueScanner::Step ValueScanner::feed(char c) {
   if (in_string_) return feed_string(c);
-  const bool ends_scalar = c == '}' || c == ']' || c == ',' || is_json_space(c);
+  const bool ends_scalar = c == '}' || c == ']' || c == ',' || base::is_json_space(c);
   if (is_scalar_ && ends_scalar) return Step::kDoneBefore;
   if (is_scalar_byte(c)) {
     is_scalar_ = depth_ == 0;
@@ -87,7 +88,7 @@ ValueScanner::Step ValueScanner::feed(char c) {
   }
   if (depth_ == 0) return Step::kBad;
   if (c == '}' || c == ']') return --depth_ == 0 ? Step::kDone : Step::kMore;
-  return c == ',' || c == ':' || is_json_space(c) ? Step::kMore : Step::kBad;
+  return c == ',' || c == ':' || base::is_json_space(c) ? Step::kMore : Step::kBad;
 }
 
 CallScanner CallScanner::of_arguments(std::string name) {
@@ -104,7 +105,7 @@ std::string CallScanner::take_arguments() { return std::exchange(arguments_, {})
 CallScanner::Step CallScanner::feed(char c) {
   if (in_value_) return feed_value(c);
   if (next_ == Next::kNothing) return Step::kBad;
-  return is_json_space(c) ? Step::kMore : feed_mark(c);
+  return base::is_json_space(c) ? Step::kMore : feed_mark(c);
 }
 
 // A byte between values.

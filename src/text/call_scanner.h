@@ -8,9 +8,6 @@
 
 namespace tally::text {
 
-// White space as JSON has it.
-inline bool is_json_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
-
 // Finds the end of one JSON value. Of what stands inside it only strings and brackets are looked at.
 class ValueScanner {
  public:

@@ -1,6 +1,7 @@
 // A state a kind of text. Each step consumes from the front of what is held, or asks for more; what may begin
 // a marker, and a call until it surely is one, waits there.
 
+#include "base/ascii.h"
 #include "text/call_scanner.h"
 #include "text/output.h"
 
@@ -170,7 +171,7 @@ bool OutputParser::State::step_call() {
 }
 
 bool OutputParser::State::step_mistral() {
-  while (scanned < held.size() && is_json_space(held[scanned])) ++scanned;
+  while (scanned < held.size() && base::is_json_space(held[scanned])) ++scanned;
   if (scanned - begin > kCallHeadBytesMax) return refuse_call();
   const std::string_view call = std::string_view(held).substr(scanned);
   if (call.starts_with('[')) {
@@ -192,7 +193,7 @@ bool OutputParser::State::step_mistral() {
 // A separator and then an object is the next call; anything else is content.
 bool OutputParser::State::step_separator(char separator) {
   size_t object = 1;
-  while (object < rest().size() && is_json_space(rest()[object])) ++object;
+  while (object < rest().size() && base::is_json_space(rest()[object])) ++object;
   if (object > kCallHeadBytesMax) return at = Place::kText, true;
   if (object == rest().size() && !is_last) return false;
   at = Place::kText;
@@ -212,7 +213,7 @@ Match OutputParser::State::take_call_end() {
 bool OutputParser::State::step_tail() {
   if (rest().empty()) return false;
   const char next = rest().front();
-  if (is_json_space(next)) return ++begin, true;
+  if (base::is_json_space(next)) return ++begin, true;
   if (take_call_end() == Match::kMaybe) return false;
   if (format.tools == ToolFormat::kLlama3 && next == ';') {
     return step_separator(next);
@@ -264,7 +265,7 @@ bool OutputParser::State::step_marker(std::string_view rest_now, bool& waits) {
 bool OutputParser::State::step_text() {
   const std::string_view text = rest();
   if (text.empty()) return false;
-  if (is_json_space(text.front())) {
+  if (base::is_json_space(text.front())) {
     space += text.front();
     return ++begin, true;
   }

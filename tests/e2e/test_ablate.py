@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,19 @@ def test_interrupted_keeps_what_is_complete(tmp_path):
         assert is_gone(pid)
     (run,) = json.loads(tally("runs", tmp_path / "runs", "--json").stdout)["runs"]
     assert run["status"] == "incomplete" and "saved: " in out
+
+
+def test_interrupted_twice_ends_at_once(tmp_path):
+    file = write(tmp_path / "a.json", load=LOAD, base=THREADS, vary={"prefix-cache": ["off"]})
+    ablation, server = start(file, "--out", str(tmp_path / "runs"))
+    os.kill(server, signal.SIGSTOP)  # whoever waits for it waits for half a minute
+    ablation.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert ablation.poll() is None
+    ablation.send_signal(signal.SIGINT)
+    _, err = ablation.communicate(timeout=5)
+    assert ablation.returncode == 130 and "interrupted again" in err, (ablation.returncode, err)
+    eventually(lambda: is_gone(server), "the server ends with its parent")
 
 
 def test_killed_leaves_no_server(tmp_path):

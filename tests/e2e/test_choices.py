@@ -141,9 +141,23 @@ def test_best_of_tells_the_likeliest_and_counts_all(server):
 
 @sanitizer
 def test_one_beam_is_greedy(server):
-    options = {"prompt": PROMPT, "logprobs": 0, "max_tokens": 12, "ignore_eos": True}
+    options = {"prompt": PROMPT, "logprobs": 3, "max_tokens": 12, "ignore_eos": True}
     beam, greedy = ask(server, use_beam_search=True, **options), ask(server, temperature=0, **options)
-    assert [c["text"] for c in beam["choices"]] == [c["text"] for c in greedy["choices"]]
+    assert said(beam) == said(greedy)
+
+
+@sanitizer
+def test_beams_tell_alternatives(server):
+    """Those of a beam's tokens are what the model says after the same text, whoever says it."""
+    options = {"max_tokens": 6, "ignore_eos": True, "logprobs": 4, "use_beam_search": True}
+    for choice in ask(server, prompt=PROMPT, n=3, **options)["choices"]:
+        logprobs = choice["logprobs"]
+        assert all(len(best) >= 4 for best in logprobs["top_logprobs"])
+        assert all(best[token] == pytest.approx(logprob) for best, token, logprob in zip(
+            logprobs["top_logprobs"], logprobs["tokens"], logprobs["token_logprobs"]) if token in best)
+    (one,) = ask(server, prompt=PROMPT, n=1, best_of=3, **options)["choices"]
+    (greedy,) = ask(server, prompt=PROMPT, max_tokens=1, temperature=0, logprobs=4)["choices"]
+    assert one["logprobs"]["top_logprobs"][0].items() >= greedy["logprobs"]["top_logprobs"][0].items()
 
 
 @sanitizer

@@ -36,6 +36,8 @@ size_t connections_allowed(size_t wanted) {
   return std::min<rlim_t>(wanted, room);
 }
 
+constexpr std::chrono::milliseconds kHurriedTick{5};
+
 std::chrono::milliseconds tick_period(const WireLimits& l) {
   const uint32_t shortest = std::min({l.head_timeout_ms, l.body_gap_ms, l.idle_timeout_ms, l.write_stall_ms,
                                       l.body_grace_ms, l.heartbeat_ms});
@@ -115,6 +117,14 @@ class AsioTransport final : public Transport {
       boost::system::error_code ignored;
       acceptor_.close(ignored);
       for (const auto& connection : connections_) connection->retire();
+      tick_now();
+    });
+  }
+
+  void hurry() override {
+    asio::post(hub_.io, [this] {
+      tick_period_ = kHurriedTick;
+      tick_now();
     });
   }
 
@@ -156,6 +166,12 @@ class AsioTransport final : public Transport {
     connections_.back()->start();
   }
 
+  // Besides the one that the timer has in hand, which is put off.
+  void tick_now() {
+    tick_timer_.cancel();
+    tick();
+  }
+
   void tick() {
     const int64_t now_us = base::now_us();
     std::array<uint64_t, 4> by_state{};
@@ -170,7 +186,7 @@ class AsioTransport final : public Transport {
     for (size_t i = 0; i < by_state.size(); ++i) by_state_[i].store(by_state[i], std::memory_order_relaxed);
     hub_.site.tick(now_us);
     if (hub_.finishing && (!output || now_us - finish_us_ > kFinishUs)) return hub_.io.stop();
-    tick_timer_.expires_after(hub_.finishing ? std::chrono::milliseconds(5) : tick_period_);
+    tick_timer_.expires_after(hub_.finishing ? kHurriedTick : tick_period_);
     tick_timer_.async_wait([this](const boost::system::error_code& error) {
       if (!error) tick();
     });
@@ -179,7 +195,7 @@ class AsioTransport final : public Transport {
   Hub hub_;
   tcp::acceptor acceptor_;
   asio::steady_timer tick_timer_, accept_timer_;
-  const std::chrono::milliseconds tick_period_;
+  std::chrono::milliseconds tick_period_;
   const size_t connections_max_;
   int spare_fd_;
   uint16_t port_ = 0;

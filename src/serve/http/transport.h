@@ -80,6 +80,8 @@ class Transport {
   // Stops accepting, closes idle connections, lets queued bytes out for a moment, then run returns. Any
   // thread.
   virtual void finish() = 0;
+  // The next tick comes at once, and the others often: the end is awaited. Any thread.
+  virtual void hurry() = 0;
   // Requests taken and not completely answered.
   virtual size_t open_exchanges() const = 0;
   // What connections hold of requests and answers, bytes; I/O thread.
