@@ -18,7 +18,7 @@ using measure::Flags;
 // A server of an ablation listens where its client finds it; the rest of these end a command early or name
 // what the ablation decides itself.
 constexpr std::string_view kNotServe = "config host port api-key-file allow-unauthenticated";
-constexpr std::string_view kNotLoad = "config find-capacity repetitions out label json model";
+constexpr std::string_view kNotLoad = "config find-capacity profile repetitions out label json model";
 constexpr std::string_view kNotEval = "config kv-type out label json svg";
 constexpr size_t kMetricsWithGoodput = 6, kMetrics = 5;  // that get a verdict in each contrast
 constexpr const char* kEvalTokens = "4096";
@@ -48,6 +48,10 @@ Result<LoadPlan> read_load(const Invocation& call, const measure::AblateFile& fi
   for (const auto& [name, value] : call.settings.values())
     if (value.source != base::SettingSource::kDefault && !base::has_word(kOwn, name))
       flags[name] = value.text;
+  // Its own default: every arm runs this many, in each round.
+  const auto workload = flags.find("workload");
+  if (workload == flags.end() || !is_workload_file(workload->second))
+    flags.emplace("requests", call.settings.text("requests"));
   auto load = resolve("bench load", kNotLoad, flags);
   if (!load) return in(file.path, "load", load.error());
   load->arguments = {"http://127.0.0.1:1"};

@@ -35,7 +35,8 @@ json AttentionBenchPage::results() const {
                        {"ops_per_second", m.operations / time.median},
                        {"percent_of_roof", 100 * share.share},
                        {"bound", share.memory ? "bandwidth" : "compute"},
-                       {"repetitions", m.seconds.size()}});
+                       {"repetitions", m.seconds.size()},
+                       {"seconds", m.seconds}});
   }
   return results;
 }

@@ -2,12 +2,12 @@
 
 #include "base/clock.h"
 #include "bench_machine.h"
+#include "kernel_data.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
-#include <random>
 
 namespace tally::apps {
 namespace {
@@ -16,10 +16,6 @@ using kernels::kGroupRows;
 using kernels::LinearFormat;
 
 constexpr double kRepetitionS = 0.02;
-
-struct Line {
-  alignas(64) std::byte bytes[64];
-};
 
 // One weight type: matrices of one packed random group of rows, again and again, over the arena.
 class Matrices {
@@ -30,20 +26,7 @@ class Matrices {
         group_bytes_(format.group_bytes(s.k)),
         count_(std::max<size_t>(1, (arena.size() - kernels::kTailPadding) / bytes())),
         data_(arena.data()) {
-    std::mt19937 random(1);
-    std::normal_distribution<float> normal(0, 0.02f);
-    const size_t row_bytes = tensor::row_bytes(format.type, s.k);
-    std::vector<std::byte> rows(kGroupRows * row_bytes);
-    std::vector<float> x(s.k);
-    for (size_t r = 0; r < kGroupRows; ++r) {
-      std::byte* row = rows.data() + r * row_bytes;
-      for (float& value : x) value = normal(random);
-      // Where there is no encoder, any bytes are a row.
-      if (format.encode == nullptr || !format.encode(x.data(), s.k, row))
-        for (size_t i = 0; i < row_bytes; ++i) row[i] = static_cast<std::byte>(random() & 255u);
-    }
-    std::vector<Line> group(group_bytes_ / sizeof(Line) + 1);
-    format.pack(rows.data(), kGroupRows, s.k, group[0].bytes);
+    const CacheLines group = random_group(format, s.k);
     pool.parallel_for(count_, [&](size_t m, size_t) {
       for (size_t g = 0; g < groups_; ++g)
         std::memcpy(data_ + m * bytes() + g * group_bytes_, group[0].bytes, group_bytes_);
@@ -64,18 +47,11 @@ class Row {
  public:
   Row(const kernels::KernelTable& table, const LinearFormat& format, const KernelBenchSettings& s,
       uint32_t tokens)
-      : format_(format), s_(s), tokens_(tokens), out_(size_t{tokens} * s.rows) {
-    std::mt19937 random(tokens);
-    std::normal_distribution<float> normal;
-    std::vector<float> x(size_t{tokens} * s.k);
-    for (float& value : x) value = normal(random);
-    std::vector<uint8_t> nonfinite(tokens);
-    panel_.resize(kernels::panel_bytes(format.panel, tokens, s.k) / sizeof(Line) + 1);
-    kernels::PanelArgs args;
-    args.x = x.data(), args.x_stride = s.k, args.tokens = tokens, args.k = s.k;
-    args.token_end = tokens, args.panel = panel_[0].bytes, args.nonfinite = nonfinite.data();
-    table.panel[static_cast<size_t>(format.panel)](args);
-  }
+      : format_(format),
+        s_(s),
+        tokens_(tokens),
+        panel_(random_panel(table, format, tokens, s.k)),
+        out_(size_t{tokens} * s.rows) {}
 
   // Multiplies `count` matrices, one after the other; seconds of one.
   double run(Matrices& matrices, size_t count, base::ThreadPool& pool) {
@@ -102,7 +78,7 @@ class Row {
   const LinearFormat& format_;
   const KernelBenchSettings& s_;
   const uint32_t tokens_;
-  std::vector<Line> panel_;
+  CacheLines panel_;
   std::vector<float> out_;
 };
 

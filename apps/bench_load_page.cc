@@ -147,6 +147,33 @@ std::string bounds(const Distribution& d) {
   return fmt::format("{} ms ({}..{})", ms(p.value), ms(*p.low), ms(*p.high));
 }
 
+// "1.2..1.5": the least and the most that runs say; "-": of none.
+std::string range_over(const std::vector<Figures>& runs, Distribution Figures::* of,
+                       Percentile Distribution::* which) {
+  std::optional<double> least, most;
+  for (const Figures& f : runs) {
+    if ((f.*of).n == 0) continue;
+    const double value = ((f.*of).*which).value;
+    least = std::min(least.value_or(value), value), most = std::max(most.value_or(value), value);
+  }
+  return least ? fmt::format("{}..{}", ms(*least), ms(*most)) : "-";
+}
+
+// Requests of a run depend on each other: how percentiles of several runs differ says more than an interval
+// that takes them for independent.
+void print_spread(const std::vector<const LoadBlock*>& blocks) {
+  constexpr size_t kRunsMin = 3;
+  if (blocks.size() < kRunsMin) return;
+  std::vector<Figures> runs;
+  for (const LoadBlock* block : blocks) runs.push_back(measure::figures_of(block->run.requests));
+  const auto range = [&](Distribution Figures::* of) {
+    return fmt::format("{}, P99 {}", range_over(runs, of, &Distribution::p50),
+                       range_over(runs, of, &Distribution::p99));
+  };
+  fmt::print("over {} runs, ms: TTFT P50 {}; TPOT P50 {}; E2E P50 {}\n", runs.size(),
+             range(&Figures::ttft_planned), range(&Figures::tpot), range(&Figures::e2e_planned));
+}
+
 std::string of_first(double value, double first) {
   return first > 0 && value > 0 ? fmt::format("{:.3f}", value / first) : "-";
 }
@@ -207,6 +234,7 @@ void BenchLoadPage::print_server(const LoadLevel& level, size_t server) const {
   const std::vector<std::string> reasons = sentences(blocks, "invalid_reasons");
   fmt::print("\n{}{}\n", reasons.empty() ? "VALID" : "INVALID: ", joined(reasons));
   print_table(requests, slo, all);
+  print_spread(blocks);
   print_surroundings(blocks);
   print_errors(requests);
   for (const std::string& warning : sentences(blocks, "warnings")) fmt::print("warning: {}\n", warning);

@@ -1,5 +1,6 @@
 #include "bench_load_settings.h"
 
+#include "base/check.h"
 #include "base/utf8.h"
 #include "bench_lists.h"
 
@@ -33,6 +34,21 @@ struct Preset {
 };
 constexpr Preset kPresets[] = {
     {"mlperf-server", 2, .1}, {"mlperf-interactive", .5, .03}, {"mlperf-70b", 2, .2}};
+
+// How much is measured, where no flag says it.
+struct Profile {
+  std::string_view name;
+  uint32_t requests, repetitions;  // of a level
+  uint32_t pairs;                  // of two servers
+};
+constexpr Profile kProfiles[] = {{"look", 200, 1, 3}, {"standard", 400, 5, 8}, {"release", 2000, 5, 20}};
+
+const Profile& profile_of(const std::string& name) {
+  const auto at =
+      std::find_if(std::begin(kProfiles), std::end(kProfiles), [&](auto& p) { return p.name == name; });
+  TALLY_CHECK(at != std::end(kProfiles), "a profile that is a choice but no row");
+  return *at;
+}
 
 Result<Slo> read_slo(const base::Settings& s) {
   Slo out;
@@ -85,7 +101,7 @@ Result<std::vector<Level>> read_levels(const base::Settings& s) {
 
 Result<std::vector<measure::ServerAddress>> read_servers(const std::vector<std::string>& arguments) {
   if (arguments.empty())
-    return Error{ErrorCode::kUsage, "URL is missing: http://HOST[:PORT], or NAME=http://HOST[:PORT]"};
+    return Error{ErrorCode::kUsage, "URL is missing: http://HOST[:PORT] or https://HOST[:PORT], or NAME=URL"};
   std::vector<measure::ServerAddress> out;
   std::set<std::string> names;
   for (const std::string& argument : arguments) {
@@ -110,7 +126,16 @@ Arrival read_arrival(const std::string& name) {
 
 uint32_t count(const base::Settings& s, const char* name) { return static_cast<uint32_t>(s.number(name)); }
 
+// Of `requests` or `repetitions`: as its flag says, else what the profile has.
+uint32_t count_or(const base::Settings& s, const char* name, uint32_t of_profile) {
+  return s.text(name).empty() ? of_profile : count(s, name);
+}
+
 }  // namespace
+
+bool is_workload_file(const std::string& workload) {
+  return !base::has_word("mix random shared-prefix multi-turn", workload);
+}
 
 Result<LoadPlan> load_plan(const Invocation& call) {
   const base::Settings& s = call.settings;
@@ -119,24 +144,27 @@ Result<LoadPlan> load_plan(const Invocation& call) {
   TALLY_TRY(spec.servers, read_servers(call.arguments));
   TALLY_TRY(spec.slo, read_slo(s));
   TALLY_TRY(out.levels, read_levels(s));
-  const bool is_file = !base::has_word("mix random shared-prefix multi-turn", s.text("workload"));
-  spec.workload = {.name = s.text("workload"),
-                   .requests = is_file && !s.given("requests") ? 0 : count(s, "requests"),
-                   .prompt_tokens = count(s, "prompt-tokens"),
-                   .output_tokens = count(s, "output-tokens"),
-                   .prefix_tokens = count(s, "prefix-tokens"),
-                   .groups = count(s, "groups"),
-                   .turns = count(s, "turns"),
-                   .spread = s.real("spread"),
-                   .seed = s.number("seed")};
+  const bool is_file = is_workload_file(s.text("workload")),
+             is_pairs = !s.values().contains("find-capacity");  // compare
+  const Profile& profile = profile_of(s.text("profile"));
+  spec.workload = {
+      .name = s.text("workload"),
+      .requests = is_file && !s.given("requests") ? 0 : count_or(s, "requests", profile.requests),
+      .prompt_tokens = count(s, "prompt-tokens"),
+      .output_tokens = count(s, "output-tokens"),
+      .prefix_tokens = count(s, "prefix-tokens"),
+      .groups = count(s, "groups"),
+      .turns = count(s, "turns"),
+      .spread = s.real("spread"),
+      .seed = s.number("seed")};
   spec.arrival = {read_arrival(s.text("arrival")), s.real("burstiness"), count(s, "burst")};
   spec.model = s.text("model"), spec.api_key = client_api_key();
   spec.is_chat = s.text("api") == "chat", spec.is_stream = s.on("stream");
   spec.keeps_cache = s.text("cache") == "keep";
   spec.in_flight_max = count(s, "max-inflight");
   spec.timeout_s = static_cast<double>(s.number("timeout")) * 1e-3;
-  out.repetitions = count(s, "repetitions");
-  out.find_capacity = s.values().contains("find-capacity") && s.on("find-capacity");  // compare has none
+  out.repetitions = count_or(s, "repetitions", is_pairs ? profile.pairs : profile.repetitions);
+  out.find_capacity = !is_pairs && s.on("find-capacity");
   if (out.find_capacity && !spec.has_slo())
     return Error{ErrorCode::kUsage, "--find-capacity: --slo says which requests are good"};
   if (out.find_capacity && (spec.servers.size() > 1 || out.levels.front().value <= 0))

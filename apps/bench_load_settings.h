@@ -19,6 +19,9 @@ struct LoadPlan {
   bool find_capacity = false;
 };
 
+// Whether --workload names a file, which has requests of its own.
+bool is_workload_file(const std::string& workload);
+
 // Errors: kUsage names the flag, the value and what is allowed.
 base::Result<LoadPlan> load_plan(const Invocation& call);
 

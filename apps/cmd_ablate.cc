@@ -101,9 +101,8 @@ Result<int> ablate(const Invocation& call) {
   }
   const Run& first = rounds.front().front();
   TALLY_TRY(const std::optional<measure::Noise> noise, known_noise(call, first));
-  measure::CompareOptions options;
-  options.noise = noise ? &*noise : nullptr;
-  TALLY_TRY(const Ablation ablation, measure::analyse(plan.design, rounds, session.facts(), options));
+  TALLY_TRY(const Ablation ablation,
+            measure::analyse(plan.design, rounds, session.facts(), noise ? &*noise : nullptr));
   Run run = measure::ablation_run(ablation, first);
   run.head["started"] = started;
   if (!is_complete) run.head["status"] = "incomplete";

@@ -4,6 +4,7 @@
 #include "bench_attention_page.h"
 #include "bench_bed.h"
 #include "bench_lists.h"
+#include "bench_store.h"
 #include "cli.h"
 #include "interrupt.h"
 #include "loading.h"
@@ -88,7 +89,10 @@ int run_bench_attention(const Invocation& call) {
   }
   if (!measures) return fail(measures.error());
   const AttentionBenchPage page{*settings, *measures, bed.roofs()};
-  s.on("json") ? write_json(bed.page(page.results())) : page.print_table();
+  if (const auto told =
+          tell_bench(call, "bench attention", bed.page(page.results()), [&] { page.print_table(); });
+      !told)
+    return fail(told.error());
   return bed.finish();
 }
 

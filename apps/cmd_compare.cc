@@ -64,11 +64,9 @@ Result<int> compare(const Invocation& call) {
   if (!measured.same) {
     TALLY_TRY(noise, known_noise(noise_path, !named.empty()));
   }
-  measure::CompareOptions options;
-  options.noise = noise ? &*noise : nullptr;
-  TALLY_TRY(const measure::Comparison comparison, measure::is_bench(runs.front())
-                                                      ? measure::compare_benches(pairs, options)
-                                                      : measure::compare_runs(pairs, options));
+  TALLY_TRY(const measure::Comparison comparison,
+            measure::is_bench(runs.front()) ? measure::compare_benches(pairs)
+                                            : measure::compare_runs(pairs, noise ? &*noise : nullptr));
   const bool shows_noise = measured.same && pairs.size() > 1 && !measure::is_bench(runs.front());
   if (shows_noise && comparison.verdict != measure::Verdict::kInvalid) {
     noise = measure::noise_of(comparison, runs.front());

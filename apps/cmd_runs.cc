@@ -13,7 +13,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kDirectory = "runs";
 constexpr size_t kColumnMax = 40;
 
 struct Figure {
@@ -77,7 +76,8 @@ int run_runs(const Invocation& call) {
   if (call.arguments.size() > 1)
     return fail({base::ErrorCode::kUsage,
                  fmt::format("{} arguments; at most one, DIR, is allowed", call.arguments.size())});
-  const std::string directory = call.arguments.empty() ? std::string(kDirectory) : call.arguments.front();
+  const std::string directory =
+      call.arguments.empty() ? std::string(measure::kRunsDirectory) : call.arguments.front();
   std::error_code ec;
   if (!std::filesystem::is_directory(directory, ec))
     return fail(

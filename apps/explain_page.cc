@@ -76,7 +76,17 @@ class Page {
     if (!e_.roofs.empty())
       print("; roofs ({}): read {} GB/s, {} Gop/s", e_.roofs_source,
             three_digits(e_.in_use.bytes_per_s * 1e-9), three_digits(e_.in_use.ops_per_s * 1e-9));
-    print("\n\n");
+    print("\n");
+    if (!e_.in_use.kernels.empty()) kernels();
+    print("\n");
+  }
+
+  void kernels() {
+    std::string text = "its kernels, in the caches:";
+    for (const auto& [rows, rate] : e_.in_use.kernels)
+      text += fmt::format("{} {} row{} {}", text.ends_with(':') ? "" : ",", rows, rows == 1 ? "" : "s",
+                          three_digits(rate * 1e-9));
+    paragraph(shown(e_.server.weight_type) + ": ", text + " Gop/s");
   }
 
   void shares() {

@@ -4,6 +4,7 @@
 #include "base/machine.h"
 #include "bench_kernel.h"
 #include "cli.h"
+#include "kernel_probes.h"
 #include "kernels/kernels.h"
 
 namespace tally::apps {
@@ -25,9 +26,9 @@ RoofKind kind_of(kernels::RoofKind kind) {
   TALLY_UNREACHABLE("kind of roof");
 }
 
-// All forms of reading, and of each kind of operation the best loop that this CPU has.
+// All forms of reading, of each kind of operation the best loop that this CPU has, and the kernels.
 std::vector<RoofProbe> probes_here() {
-  std::vector<RoofProbe> out;
+  std::vector<RoofProbe> out = kernel_probes();
   bool has[3] = {};
   for (const kernels::RoofLoop& loop : kernels::roof_loops()) {  // best tier first
     if (!kernels::host_has(loop.isa)) continue;
@@ -44,10 +45,13 @@ Result<measure::Roofs> measure_here() {
   const uint64_t bytes = bench_working_bytes();
   TALLY_TRY(const base::Arena arena,
             accounts.reserve(base::Account::kRuntime, "working memory", bytes + kernels::kTailPadding));
-  return measure::measure_roofs({.probes = probes_here(),
+  std::vector<RoofProbe> probes = probes_here();
+  kernels::set_float_mode();  // as kernels want it
+  return measure::measure_roofs({.probes = std::move(probes),
                                  .isa = std::string(kernels::isa_name(kernels::best_isa())),
                                  .threads = base::cpu_allowance().usable,
-                                 .data = {arena.data(), bytes}});
+                                 .data = {arena.data(), bytes},
+                                 .on_thread = kernels::set_float_mode});
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #pragma once
-// A model that exists as a few numbers: a header like llama's, with no weights behind it.
+// A model that exists as a few numbers: a header with no weights behind it. It has the form of llama; with a
+// window that of OLMo 3, with a latent that of DeepSeek 2.
 
 #include "base/result.h"
 #include "tensor/tensor.h"

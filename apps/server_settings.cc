@@ -83,6 +83,8 @@ serve::MachineRoofs known_roofs(const base::Settings& s) {
   if (!kept) return out;
   out.bytes_per_s.assign(kept->bytes_per_s.begin(), kept->bytes_per_s.end());
   out.ops_per_s = {{"int8", kept->int8_ops_per_s}, {"f32", kept->f32_ops_per_s}};
+  for (const auto& [type, rates] : kept->kernel_ops_per_s)
+    out.kernel_ops_per_s.push_back({type, {rates.begin(), rates.end()}});
   out.isa = kept->isa;
   return out;
 }

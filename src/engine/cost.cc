@@ -9,6 +9,9 @@ namespace tally::engine {
 namespace {
 
 constexpr int kTries = 3;  // the least counts, for what disturbs only adds
+constexpr uint32_t kManyRows = 32, kDeep = 1024;
+constexpr double kEstimateUs = 200'000;
+constexpr double kRowOfWeights = 1. / 16;  // cost of a row over that of the weights, where nothing tells it
 
 // Passes of `rows` rows of one sequence from `position` on.
 struct Prober {
@@ -38,11 +41,35 @@ struct Prober {
 
 double above(double a, double b) { return std::max(0.0, a - b); }
 
+// A row among many over the weights of one, in the mean of the types that were tuned.
+double row_share(std::span<const Tuning> tuning) {
+  double sum = 0;
+  for (const Tuning& t : tuning)
+    sum += t.row_cost.empty() ? kRowOfWeights : t.row_cost.back() / static_cast<double>(t.row_cost.size());
+  return tuning.empty() ? kRowOfWeights : sum / static_cast<double>(tuning.size());
+}
+
+// What a row's attention reads and computes for each position it attends to, all layers together. A layer
+// with a window counts as far as it sees of kDeep positions.
+struct Attention {
+  double position_bytes = 0, position_flops = 0;
+};
+Attention attention_of(const model::ModelSpec& spec, const kv::View& view) {
+  Attention out;
+  for (uint32_t i = 0; i < spec.layers; ++i) {
+    const model::LayerSpec& layer = spec.layer[i];
+    const tensor::KvLayout& layout = view.layout(LayerIdx{i});
+    const double share = layer.window == 0 ? 1 : std::min(1., double{1} * layer.window / kDeep);
+    out.position_bytes += share * static_cast<double>(layout.block_bytes) / layout.block_tokens;
+    out.position_flops += share * 2 * layer.heads * (spec.attention.key_dim + spec.attention.value_dim);
+  }
+  return out;
+}
+
 }  // namespace
 
 sched::StepCost measure_cost(const model::Model& model, const kv::View& view, model::Scratch& scratch,
                              base::ThreadPool& pool, uint32_t rows_max, uint32_t context_max) {
-  constexpr uint32_t kManyRows = 32, kDeep = 1024;
   const Prober probe{model, view, scratch, pool};
   const uint32_t rows = std::min({rows_max, kManyRows, context_max});
   const uint32_t deep = std::min(kDeep, context_max - rows) / rows * rows;
@@ -57,6 +84,31 @@ sched::StepCost measure_cost(const model::Model& model, const kv::View& view, mo
     cost.kv_decode = above(probe.least_us(1, deep, false), one) / deep;
     cost.kv_prefill = above(probe.least_us(rows, deep, false), many) / (double{1} * rows * deep);
   }
+  return cost;
+}
+
+sched::StepCost estimate_cost(const model::Model& model, const kv::View& view, model::Scratch& scratch,
+                              base::ThreadPool& pool, uint32_t rows_max, std::span<const Tuning> tuning) {
+  const Prober probe{model, view, scratch, pool};
+  const int64_t begin = base::now_us();
+  const auto has_time_for = [&](double us) {
+    return static_cast<double>(base::now_us() - begin) + us <= kEstimateUs;
+  };
+  sched::StepCost cost;
+  cost.weights = probe.least_us(1, 0, false, 1);
+  if (has_time_for(2 * cost.weights)) cost.weights = std::min(cost.weights, probe.least_us(1, 0, false, 2));
+  const double logits_share = static_cast<double>(model.logits_flops()) /
+                              static_cast<double>(std::max<uint64_t>(1, model.row_flops()));
+  cost.logits = has_time_for(3 * cost.weights) ? above(probe.least_us(1, 0, true, 2), cost.weights)
+                                               : cost.weights * logits_share;
+  const uint32_t rows = std::min(rows_max, kManyRows);
+  cost.row = rows > 1 && has_time_for(rows * cost.weights / 4) ? probe.least_us(rows, 0, false, 1) / rows
+                                                               : cost.weights * row_share(tuning);
+  const Attention attention = attention_of(model.spec(), view);
+  const double bytes_us = cost.weights / static_cast<double>(std::max<uint64_t>(1, model.weight_bytes()));
+  const double flop_us = cost.row / static_cast<double>(std::max<uint64_t>(1, model.row_flops()));
+  cost.kv_prefill = attention.position_flops * flop_us;  // its rows share what they read
+  cost.kv_decode = std::max(attention.position_bytes * bytes_us, cost.kv_prefill);
   return cost;
 }
 

@@ -1,11 +1,15 @@
 #pragma once
-// What steps cost here (sched::StepCost): measured at start with the model's own passes, and kept current by
-// what steps take. Only --step-latency needs it. (Private to the room.)
+// What steps cost here (sched::StepCost), known from the model's own passes at start. With --step-latency it
+// decides how many prompt rows a step takes: it is measured with care and kept current by what steps take.
+// Else it only tells what a step was expected to take, and a few passes have to do. (Private to the room.)
 
 #include "base/pool.h"
+#include "engine/engine.h"
 #include "kv/view.h"
 #include "model/model.h"
 #include "sched/plan.h"
+
+#include <span>
 
 namespace tally::engine {
 
@@ -13,6 +17,12 @@ namespace tally::engine {
 // Requires: scratch of at least `rows_max` rows; `context_max` positions fit into the model and the pool.
 sched::StepCost measure_cost(const model::Model& model, const kv::View& view, model::Scratch& scratch,
                              base::ThreadPool& pool, uint32_t rows_max, uint32_t context_max);
+
+// The same from a few passes of one row and one of many: as many as fit into 200 ms, at least one. What a row
+// costs comes from tuning where passes of many rows take too long; attention, which a short pass does not
+// show, from its bytes and operations, at the rates at which the weights were read and multiplied.
+sched::StepCost estimate_cost(const model::Model& model, const kv::View& view, model::Scratch& scratch,
+                              base::ThreadPool& pool, uint32_t rows_max, std::span<const Tuning> tuning);
 
 // Follows how much longer steps take than their measured cost says: other work on the machine, warmth,
 // prompts in the batch. The slower steps set the pace.

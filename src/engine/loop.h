@@ -28,7 +28,7 @@ struct Parts {
   base::Arena kv_memory;
   model::Scratch scratch;
   sched::Config sched;
-  sched::StepCost cost;  // if sched.step_latency asks for it
+  sched::StepCost cost;
   kv::LedgerConfig ledger;
   std::vector<TokenId> end_ids, suppressed_ids;  // ascending
   Info info;

@@ -137,6 +137,14 @@ void set_policy(const Policy& policy, Parts& parts) {
   parts.cascade = policy.cascade;
 }
 
+sched::StepCost step_cost(Parts& parts, uint32_t step_tokens, uint32_t context_max) {
+  const kv::View view(&parts.shape, parts.kv_memory.data());
+  return parts.sched.step_latency > 0
+             ? measure_cost(*parts.model, view, parts.scratch, *parts.pool, step_tokens, context_max)
+             : estimate_cost(*parts.model, view, parts.scratch, *parts.pool,
+                             std::min(step_tokens, context_max), parts.info.tuning);
+}
+
 }  // namespace
 
 std::string plan_table(const MemoryPlan& plan) {
@@ -192,11 +200,7 @@ Result<std::unique_ptr<Engine>> load_engine(const LoadRequest& request, base::Ac
 
   TALLY_TRY_VOID(open_disk(request, parts, accounts));
   set_policy(set.policy, parts);
-  if (parts.sched.step_latency > 0) {
-    const kv::View view(&parts.shape, parts.kv_memory.data());
-    parts.cost =
-        measure_cost(*parts.model, view, parts.scratch, *parts.pool, set.step_tokens, plan.max_model_len);
-  }
+  parts.cost = step_cost(parts, set.step_tokens, plan.max_model_len);
   parts.sched.seqs_max = set.max_seqs, parts.sched.queue_max = set.max_queue;
   parts.sched.step_tokens = set.step_tokens, parts.sched.model_len_max = plan.max_model_len;
   parts.ledger = ledger_config(set, plan.blocks);

@@ -31,7 +31,7 @@ struct StepRecord {
   uint64_t kv_bytes_written = 0;
   uint64_t flops = 0;  // two for each product
   uint64_t blocks_free = 0, blocks_held = 0, blocks_cached = 0;
-  int64_t predicted_us = 0;  // by the scheduler's cost model; 0: it had none
+  int64_t predicted_us = 0;  // by the scheduler's cost model; 0: it has none
   std::array<int64_t, kPhases> phases_us{};
 
   int64_t& phase(Phase p) { return phases_us[static_cast<size_t>(p)]; }

@@ -151,7 +151,7 @@ struct Ablation {
 
 // Requires: at least one round; facts of every arm. Errors: those of compare_runs.
 base::Result<Ablation> analyse(const AblateDesign& design, std::span<const std::vector<Run>> rounds,
-                               std::vector<ArmFacts> facts, const CompareOptions& options);
+                               std::vector<ArmFacts> facts, const Noise* noise);
 
 // The object `results` of run.json and of --json.
 nlohmann::json ablation_json(const Ablation& ablation);

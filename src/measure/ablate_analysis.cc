@@ -17,10 +17,10 @@ namespace {
 using base::Result;
 using Rounds = std::span<const std::vector<Run>>;
 
-Result<Comparison> compare_arms(Rounds rounds, const Contrast& arms, const CompareOptions& options) {
+Result<Comparison> compare_arms(Rounds rounds, const Contrast& arms, const Noise* noise) {
   std::vector<RunPair> pairs;
   for (const std::vector<Run>& round : rounds) pairs.push_back({&round[arms.from], &round[arms.to]});
-  return compare_runs(pairs, options);
+  return compare_runs(pairs, noise);
 }
 
 ContrastResult contrast_of(const Ablation& ablation, const Contrast& arms, Comparison comparison) {
@@ -63,32 +63,23 @@ const ComparedMetric* metric_of(const Comparison& c, const std::string& name) {
 }
 
 // Differences first: within each of the two pairs of a round, then between them.
-Result<InteractionResult> interaction_of(Rounds rounds, const Interaction& arms,
-                                         const CompareOptions& options) {
-  CompareOptions no_interval = options;
-  no_interval.resamples = 1;  // of each pair the ratio is wanted, no more
-  TALLY_TRY(const Comparison first, compare_arms(rounds, {0, arms.first}, no_interval));
-  TALLY_TRY(const Comparison second, compare_arms(rounds, {0, arms.second}, no_interval));
-  TALLY_TRY(const Comparison both, compare_arms(rounds, {0, arms.both}, no_interval));
-  TALLY_TRY(const Comparison after_first, compare_arms(rounds, {arms.first, arms.both}, no_interval));
+Result<InteractionResult> interaction_of(Rounds rounds, const Interaction& arms, const Noise* noise) {
+  TALLY_TRY(const Comparison first, compare_arms(rounds, {0, arms.first}, noise));
+  TALLY_TRY(const Comparison second, compare_arms(rounds, {0, arms.second}, noise));
+  TALLY_TRY(const Comparison both, compare_arms(rounds, {0, arms.both}, noise));
+  TALLY_TRY(const Comparison after_first, compare_arms(rounds, {arms.first, arms.both}, noise));
   InteractionResult out{arms, {}};
   for (const ComparedMetric& m : after_first.metrics) {
     const ComparedMetric *x = metric_of(first, m.name), *y = metric_of(second, m.name),
                          *xy = metric_of(both, m.name);
     if (!m.judged || x == nullptr || y == nullptr || xy == nullptr) continue;
     if (m.pairs != rounds.size() || y->pairs != rounds.size()) continue;  // a round does not have it
-    std::vector<PairDifference> differences;
     std::vector<double> values;
-    for (size_t round = 0; round < rounds.size(); ++round) {
+    for (size_t round = 0; round < rounds.size(); ++round)
       values.push_back(std::log(m.pair_ratios[round] / y->pair_ratios[round]));
-      differences.push_back({values.back(), {}});
-    }
     InteractionMetric metric{
         m.name, x->ratio, y->ratio, xy->ratio, std::exp(hodges_lehmann(values)), {}, {}, sign_flip_p(values)};
-    if (values.size() > 1) {
-      const Interval i = bootstrap_interval(differences, {options.resamples, options.seed});
-      metric.low = std::exp(i.low), metric.high = std::exp(i.high);
-    }
+    if (const auto i = walsh_interval(values)) metric.low = std::exp(i->low), metric.high = std::exp(i->high);
     out.metrics.push_back(std::move(metric));
   }
   return out;
@@ -97,12 +88,12 @@ Result<InteractionResult> interaction_of(Rounds rounds, const Interaction& arms,
 }  // namespace
 
 Result<Ablation> analyse(const AblateDesign& design, Rounds rounds, std::vector<ArmFacts> facts,
-                         const CompareOptions& options) {
+                         const Noise* noise) {
   TALLY_CHECK(!rounds.empty() && facts.size() == design.arms.size(), "analyse", rounds.size(), facts.size());
   Ablation out;
   out.design = design, out.rounds = rounds.size(), out.facts = std::move(facts);
   for (const Contrast& arms : design.contrasts) {
-    TALLY_TRY(Comparison comparison, compare_arms(rounds, arms, options));
+    TALLY_TRY(Comparison comparison, compare_arms(rounds, arms, noise));
     out.contrasts.push_back(contrast_of(out, arms, std::move(comparison)));
   }
   std::vector<Comparison*> family;
@@ -118,7 +109,7 @@ Result<Ablation> analyse(const AblateDesign& design, Rounds rounds, std::vector<
         out.warnings.push_back(warning);
   }
   for (const Interaction& arms : design.interactions) {
-    TALLY_TRY(InteractionResult interaction, interaction_of(rounds, arms, options));
+    TALLY_TRY(InteractionResult interaction, interaction_of(rounds, arms, noise));
     out.interactions.push_back(std::move(interaction));
   }
   for (size_t arm = 0; arm < design.arms.size(); ++arm) out.figures.push_back(figures_of_arm(rounds, arm));

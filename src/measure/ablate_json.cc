@@ -82,8 +82,7 @@ Run ablation_run(const Ablation& a, const Run& first) {
   out.head["results"] = ablation_json(a);
   out.head["stats_method"] =
       "rounds of every arm in random order; per-request log ratios, median of a pair; Hodges-Lehmann over "
-      "rounds; "
-      "95 % percentile interval of a hierarchical bootstrap; exact sign-flip p; Holm over all verdicts "
+      "rounds; 95 % interval of the exact signed-rank test; exact sign-flip p; Holm over all verdicts "
       "together";
   return out;
 }

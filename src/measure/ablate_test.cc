@@ -177,7 +177,7 @@ AblateDesign five_arms() {
 Ablation ablate(FakeArms& arms, uint32_t rounds, std::vector<ArmFacts> facts = std::vector<ArmFacts>(5)) {
   std::vector<std::vector<StoredRun>> done;
   EXPECT_TRUE(run_rounds(5, rounds, 1, arms, done));
-  auto out = analyse(five_arms(), done, std::move(facts), {300, 1, nullptr});
+  auto out = analyse(five_arms(), done, std::move(facts), nullptr);
   EXPECT_TRUE(out) << out.error().message;
   return std::move(*out);
 }

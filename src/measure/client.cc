@@ -2,11 +2,11 @@
 
 #include "base/settings.h"
 #include "base/utf8.h"
+#include "measure/wire.h"
 
 #include <fmt/format.h>
 
 #include <boost/asio/buffer.hpp>
-#include <boost/asio/write.hpp>
 #include <boost/beast/core/buffers_range.hpp>
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/fields.hpp>
@@ -63,9 +63,12 @@ struct PassingBody {
 };
 
 Error bad_url(const std::string& url) {
-  return {ErrorCode::kUsage, fmt::format("{}: not a URL of a server; allowed: http://HOST[:PORT][/PATH]",
-                                         base::escape_for_log(url, 80))};
+  return {ErrorCode::kUsage,
+          fmt::format("{}: not a URL of a server; allowed: http://HOST[:PORT][/PATH], or https",
+                      base::escape_for_log(url, 80))};
 }
+
+constexpr std::string_view kPlainScheme = "http://", kTlsScheme = "https://";
 
 // The answer of a call, whole.
 class Collector final : public ExchangeSink {
@@ -87,10 +90,10 @@ class Collector final : public ExchangeSink {
 }  // namespace
 
 Result<Endpoint> resolve(const std::string& url, const std::string& api_key) {
-  constexpr std::string_view kScheme = "http://";
-  if (!url.starts_with(kScheme)) return bad_url(url);
-  const size_t slash = url.find('/', kScheme.size());
-  std::string_view authority = std::string_view(url).substr(kScheme.size(), slash - kScheme.size());
+  const bool is_tls = url.starts_with(kTlsScheme);
+  if (!is_tls && !url.starts_with(kPlainScheme)) return bad_url(url);
+  const size_t scheme = (is_tls ? kTlsScheme : kPlainScheme).size(), slash = url.find('/', scheme);
+  std::string_view authority = std::string_view(url).substr(scheme, slash - scheme);
   Endpoint out;
   out.api_key = api_key;
   if (slash != std::string::npos) out.prefix = url.substr(slash);
@@ -101,7 +104,7 @@ Result<Endpoint> resolve(const std::string& url, const std::string& api_key) {
   for (const char c : url)
     if (!is_plain(c)) return bad_url(url);
   out.host = authority;
-  std::string name(authority), port = "80";
+  std::string name(authority), port = is_tls ? "443" : "80";
   const size_t colon = authority.rfind(':');
   if (colon != std::string_view::npos && authority.find(']', colon) == std::string_view::npos) {
     name = authority.substr(0, colon), port = authority.substr(colon + 1);
@@ -117,6 +120,12 @@ Result<Endpoint> resolve(const std::string& url, const std::string& api_key) {
   if (ec || found.empty())
     return Error{ErrorCode::kUnavailable, fmt::format("{}: {}", base::escape_for_log(url, 80), ec.message())};
   out.address = *found.begin();
+  if (is_tls) {
+    TALLY_TRY(out.tls, client_tls());
+  }
+  asio::ip::make_address(name, ec);
+  out.is_name_an_address = !ec;
+  out.name = name;
   return out;
 }
 
@@ -147,7 +156,7 @@ std::shared_ptr<Connection> Connection::create(asio::io_context& io, const Endpo
 }
 
 Connection::Connection(asio::io_context& io, const Endpoint& endpoint)
-    : socket_(io), timer_(io), endpoint_(endpoint) {
+    : wire_(std::make_unique<Wire>(io, endpoint)), timer_(io) {
   buffer_.reserve(kReadBytes + kUnparsedBytesMax);
 }
 
@@ -161,7 +170,7 @@ void Connection::start(const std::string& request, ExchangeSink& sink, Duration 
   parser_ = std::make_unique<Parser>();
   parser_->http.get().body().sink = &sink;
   set_deadline(timeout);
-  is_reused_ = socket_.is_open();
+  is_reused_ = wire_->is_open();
   is_reused_ ? write() : connect();
 }
 
@@ -174,42 +183,38 @@ void Connection::set_deadline(Duration from_now) {
 
 void Connection::give_up(std::string_view failure) {
   if (!is_busy()) return;
-  error_code ignored;
-  socket_.close(ignored);
+  wire_->close();
   finish(failure, std::chrono::steady_clock::now());
 }
 
 void Connection::connect() {
   is_reused_ = false;
   buffer_.clear();
-  socket_.async_connect(endpoint_.address,
-                        [self = shared_from_this(), exchange = exchange_](const error_code& ec) {
-                          if (exchange != self->exchange_ || !self->is_busy()) return;
-                          if (ec) return self->give_up(fmt::format("connect: {}", ec.message()));
-                          error_code ignored;
-                          self->socket_.set_option(tcp::no_delay(true), ignored);
-                          self->write();
-                        });
+  wire_->open([self = shared_from_this(), exchange = exchange_](const error_code& ec) {
+    if (exchange != self->exchange_ || !self->is_busy()) return;
+    if (ec) return self->give_up(fmt::format("connect: {}", ec.message()));
+    self->write();
+  });
 }
 
 void Connection::write() {
   sink_->on_sent(std::chrono::steady_clock::now());
-  asio::async_write(socket_, asio::buffer(*request_),
-                    [self = shared_from_this(), exchange = exchange_](const error_code& ec, size_t) {
-                      if (exchange != self->exchange_ || !self->is_busy()) return;
-                      ec ? self->lost(ec, std::chrono::steady_clock::now()) : self->read();
-                    });
+  wire_->write(asio::buffer(*request_),
+               [self = shared_from_this(), exchange = exchange_](const error_code& ec, size_t) {
+                 if (exchange != self->exchange_ || !self->is_busy()) return;
+                 ec ? self->lost(ec, std::chrono::steady_clock::now()) : self->read();
+               });
 }
 
 void Connection::read() {
-  socket_.async_read_some(buffer_.prepare(kReadBytes), [self = shared_from_this(), exchange = exchange_](
-                                                           const error_code& ec, size_t bytes) {
-    const Instant at = std::chrono::steady_clock::now();
-    if (exchange != self->exchange_ || !self->is_busy()) return;
-    if (ec) return self->lost(ec, at);
-    self->buffer_.commit(bytes);
-    self->feed(at);
-  });
+  wire_->read_some(buffer_.prepare(kReadBytes),
+                   [self = shared_from_this(), exchange = exchange_](const error_code& ec, size_t bytes) {
+                     const Instant at = std::chrono::steady_clock::now();
+                     if (exchange != self->exchange_ || !self->is_busy()) return;
+                     if (ec) return self->lost(ec, at);
+                     self->buffer_.commit(bytes);
+                     self->feed(at);
+                   });
 }
 
 void Connection::feed(Instant at) {
@@ -229,10 +234,7 @@ void Connection::feed(Instant at) {
     }
     if (passage.is_enough) return give_up("");
     if (parser.is_done()) {
-      if (!parser.keep_alive() || buffer_.size() > 0) {
-        error_code ignored;
-        socket_.close(ignored);
-      }
+      if (!parser.keep_alive() || buffer_.size() > 0) wire_->close();
       return finish("", at);
     }
     if (ec == http::error::need_more || (!ec && used == 0)) break;
@@ -244,8 +246,7 @@ void Connection::feed(Instant at) {
 
 void Connection::lost(const error_code& error, Instant at) {
   if (is_reused_ && !has_answer_) {  // kept too long: the server was free to close it
-    error_code ignored;
-    socket_.close(ignored);
+    wire_->close();
     return connect();
   }
   auto& parser = parser_->http;
@@ -253,11 +254,12 @@ void Connection::lost(const error_code& error, Instant at) {
     error_code ec;
     parser.put_eof(ec);
     if (!ec) {
-      socket_.close(ec);
+      wire_->close();
       return finish("", at);
     }
   }
-  give_up(error == asio::error::eof ? "closed early" : fmt::format("connection: {}", error.message()));
+  const bool is_closed = error == asio::error::eof || error == asio::ssl::error::stream_truncated;
+  give_up(is_closed ? "closed early" : fmt::format("connection: {}", error.message()));
 }
 
 void Connection::finish(std::string_view failure, Instant at) {
@@ -277,8 +279,8 @@ Result<Answer> Caller::call(const Message& message, Duration timeout) {
   io_.run();
   if (collector.is_too_long) collector.failure = fmt::format("more than {} bytes", kAnswerBytesMax);
   if (!collector.failure.empty())
-    return Error{ErrorCode::kUnavailable, fmt::format("http://{}{}{}: {}", endpoint_.host, endpoint_.prefix,
-                                                      message.path, collector.failure)};
+    return Error{ErrorCode::kUnavailable, fmt::format("{}://{}{}{}: {}", endpoint_.scheme(), endpoint_.host,
+                                                      endpoint_.prefix, message.path, collector.failure)};
   return std::move(collector.answer);
 }
 

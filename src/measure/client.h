@@ -14,6 +14,10 @@
 #include <string>
 #include <string_view>
 
+namespace boost::asio::ssl {
+class context;
+}
+
 namespace tally::measure {
 
 using Instant = std::chrono::steady_clock::time_point;
@@ -29,13 +33,18 @@ struct Endpoint {
   std::string host;    // as the field Host wants it
   std::string prefix;  // of every path: "" or "/v2"
   boost::asio::ip::tcp::endpoint address;
-  std::string api_key;  // "": none
+  std::string api_key;                             // "": none
+  std::shared_ptr<boost::asio::ssl::context> tls;  // null: plain HTTP
+  std::string name;                                // of the host, which its certificate must be for
+  bool is_name_an_address = false;
+
+  const char* scheme() const { return tls == nullptr ? "http" : "https"; }
 
   bool is_loopback() const { return address.address().is_loopback(); }
 };
 
-// `url`: http://HOST[:PORT][/PATH]. Errors: kUsage for another form, kUnavailable where the name has no
-// address.
+// `url`: http://HOST[:PORT][/PATH], or https. Errors: kUsage for another form, kUnavailable where the name
+// has no address.
 base::Result<Endpoint> resolve(const std::string& url, const std::string& api_key);
 
 struct Message {
@@ -56,6 +65,8 @@ class ExchangeSink {
  protected:
   ~ExchangeSink() = default;
 };
+
+class Wire;
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
@@ -82,9 +93,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void lost(const boost::system::error_code& error, Instant at);
   void finish(std::string_view failure, Instant at);
 
-  boost::asio::ip::tcp::socket socket_;
+  std::unique_ptr<Wire> wire_;
   boost::asio::steady_timer timer_;
-  const Endpoint& endpoint_;
   boost::beast::flat_buffer buffer_;
   std::unique_ptr<Parser> parser_;
   const std::string* request_ = nullptr;

@@ -104,49 +104,43 @@ Result<PairView> view_of(const RunPair& runs, size_t number) {
 }
 
 std::optional<ComparedMetric> compare_requests(std::span<const PairView> pairs, const RequestMetric& metric,
-                                               const std::string& class_name, const CompareOptions& options) {
+                                               const std::string& class_name) {
   ComparedMetric out;
   out.name = metric.name, out.class_name = class_name, out.judged = class_name.empty();
-  std::vector<PairDifference> differences;
-  std::vector<double> medians_a, medians_b, all_a, all_b;
+  std::vector<double> differences, medians_a, medians_b, all_a, all_b;
   for (const PairView& pair : pairs) {
-    PairDifference difference;
-    std::vector<double> a, b;
+    std::vector<double> a, b, of_requests;
     for (const Match& m : pair.matches) {
       const auto &x = m.a.*metric.value, &y = m.b.*metric.value;
       if ((!class_name.empty() && m.class_name != class_name) || !x || !y || *x <= 0 || *y <= 0) continue;
-      difference.requests.push_back(std::log(*y / *x));
+      of_requests.push_back(std::log(*y / *x));
       a.push_back(*x), b.push_back(*y);
     }
     if (a.empty()) continue;
-    std::sort(difference.requests.begin(), difference.requests.end());
-    difference.value = quantile(difference.requests, .5);
-    differences.push_back(std::move(difference));
+    differences.push_back(median_of(std::move(of_requests)));
     all_a.insert(all_a.end(), a.begin(), a.end()), all_b.insert(all_b.end(), b.begin(), b.end());
     medians_a.push_back(median_of(std::move(a))), medians_b.push_back(median_of(std::move(b)));
   }
   if (differences.empty()) return std::nullopt;
   out.a = median_of(std::move(medians_a)), out.b = median_of(std::move(medians_b));
   out.cliffs_delta = cliffs_delta(std::move(all_a), std::move(all_b));  // of times: A above B is good
-  weigh(out, differences, options);
+  weigh(out, differences);
   return out;
 }
 
-std::optional<ComparedMetric> compare_figure(std::span<const PairView> pairs, const RunMetric& metric,
-                                             const CompareOptions& options) {
+std::optional<ComparedMetric> compare_figure(std::span<const PairView> pairs, const RunMetric& metric) {
   ComparedMetric out;
   out.name = metric.name, out.kind = metric.kind, out.judged = metric.judged;
-  std::vector<PairDifference> differences;
-  std::vector<double> values_a, values_b;
+  std::vector<double> differences, values_a, values_b;
   for (const PairView& pair : pairs) {
     const auto a = metric.value(*pair.runs.a, pair.figures.a), b = metric.value(*pair.runs.b, pair.figures.b);
     if (!a || !b || *a <= 0 || *b <= 0) continue;
-    differences.push_back({std::log(*b / *a), {}});
+    differences.push_back(std::log(*b / *a));
     values_a.push_back(*a), values_b.push_back(*b);
   }
   if (differences.empty()) return std::nullopt;
   out.a = median_of(std::move(values_a)), out.b = median_of(std::move(values_b));
-  weigh(out, differences, options);
+  weigh(out, differences);
   return out;
 }
 
@@ -162,15 +156,15 @@ std::vector<std::string> classes_of(std::span<const PairView> pairs) {
   return out;
 }
 
-std::vector<ComparedMetric> compare_all(std::span<const PairView> pairs, const CompareOptions& options) {
+std::vector<ComparedMetric> compare_all(std::span<const PairView> pairs) {
   std::vector<ComparedMetric> out;
   const auto keep = [&](std::optional<ComparedMetric> metric) {
     if (metric) out.push_back(std::move(*metric));
   };
-  for (const RequestMetric& metric : kRequestMetrics) keep(compare_requests(pairs, metric, "", options));
-  for (const RunMetric& metric : kRunMetrics) keep(compare_figure(pairs, metric, options));
+  for (const RequestMetric& metric : kRequestMetrics) keep(compare_requests(pairs, metric, ""));
+  for (const RunMetric& metric : kRunMetrics) keep(compare_figure(pairs, metric));
   for (const std::string& name : classes_of(pairs)) {
-    for (const RequestMetric& metric : kRequestMetrics) keep(compare_requests(pairs, metric, name, options));
+    for (const RequestMetric& metric : kRequestMetrics) keep(compare_requests(pairs, metric, name));
   }
   return out;
 }
@@ -215,23 +209,21 @@ void add_changes(std::vector<ChangedSetting>& to, const RunPair& pair) {
 
 }  // namespace
 
-void weigh(ComparedMetric& out, std::span<const PairDifference> differences, const CompareOptions& options) {
+void weigh(ComparedMetric& out, std::span<const double> differences) {
   const double better_sign = out.kind == MetricKind::kRate ? 1 : -1;
-  std::vector<double> values;
-  for (const PairDifference& d : differences) {
-    values.push_back(d.value);
-    out.pair_ratios.push_back(std::exp(better_sign * d.value));
+  std::vector<double> gains;
+  for (const double d : differences) {
+    gains.push_back(better_sign * d);
+    out.pair_ratios.push_back(std::exp(gains.back()));
   }
-  out.pairs = values.size();
-  out.ratio = std::exp(better_sign * hodges_lehmann(values));
-  out.p = sign_flip_p(values);
-  if (out.pairs < 2) return;
-  const Interval i = bootstrap_interval(differences, {options.resamples, options.seed});
-  const auto [low, high] = std::minmax({better_sign * i.low, better_sign * i.high});
-  out.low = std::exp(low), out.high = std::exp(high);
+  out.pairs = gains.size();
+  out.ratio = std::exp(hodges_lehmann(gains));
+  out.p = sign_flip_p(gains);
+  if (const auto interval = walsh_interval(gains))
+    out.low = std::exp(interval->low), out.high = std::exp(interval->high);
 }
 
-Result<Comparison> compare_runs(std::span<const RunPair> pairs, const CompareOptions& options) {
+Result<Comparison> compare_runs(std::span<const RunPair> pairs, const Noise* noise) {
   TALLY_CHECK(!pairs.empty(), "compare_runs of no pair");
   if (pairs.size() > kPairsMax)
     return Error{ErrorCode::kUsage, fmt::format("{} pairs; at most {} are allowed", pairs.size(), kPairsMax)};
@@ -252,14 +244,13 @@ Result<Comparison> compare_runs(std::span<const RunPair> pairs, const CompareOpt
     out.warnings.resize(kWarningsShown);
     out.warnings.push_back(fmt::format("and {} more like these", more));
   }
-  const Noise* noise = options.noise;
   const auto& head = pairs.front().a->head;
   if (noise != nullptr && (noise->machine != text_of(head, "machine", "fingerprint") ||
                            noise->workload != text_of(head, "workload", "name"))) {
     out.warnings.push_back("the noise on file is another machine's or workload's: not used");
     noise = nullptr;
   }
-  out.metrics = compare_all(views, options);
+  out.metrics = compare_all(views);
   calibrate(out.metrics, noise);
   Comparison* const alone[] = {&out};
   judge_together(alone);

@@ -29,12 +29,6 @@ struct Noise {
   std::map<std::string, double> sd;  // of the log ratio of a pair, by metric
 };
 
-struct CompareOptions {
-  uint32_t resamples = 10'000;
-  uint64_t seed = 1;
-  const Noise* noise = nullptr;  // null: the machine was not calibrated
-};
-
 // One line of the table. Ratios: better is > 1, B against A.
 struct ComparedMetric {
   std::string name;        // ttft tpot e2e output_throughput request_goodput peak_memory ttft_p95 ...
@@ -45,7 +39,7 @@ struct ComparedMetric {
   size_t pairs = 0;     // that have it
   double a = 0, b = 0;  // median over pairs of what the runs say: seconds, a second, bytes
   double ratio = 1;
-  std::optional<double> low, high;     // 95 %; absent with one pair
+  std::optional<double> low, high;     // 95 %; absent with fewer pairs than bound anything
   double p = 1, p_holm = 1;            // sign flips; Holm over the judged
   std::optional<double> cliffs_delta;  // of all requests, > 0: B better
   std::optional<double> detectable;    // smallest ratio > 1 that this machine shows with so many pairs
@@ -73,15 +67,15 @@ struct Comparison {
   Verdict verdict = Verdict::kUndecided;  // of all metrics together
 };
 
-// Requires: 1 to 40 pairs.
+// `noise`: of this machine; null: it was not calibrated. Requires: 1 to 40 pairs.
 // Errors: kUsage for too many; kBadData where the runs of a pair have no completed request in common, or an
 // id twice.
-base::Result<Comparison> compare_runs(std::span<const RunPair> pairs, const CompareOptions& options);
+base::Result<Comparison> compare_runs(std::span<const RunPair> pairs, const Noise* noise);
 
-// The same of runs of one bench without a server (bench engine, bench kernel), row by row. Of one pair of
-// runs the repetitions are the evidence, of several the runs. Requires: 1 to 40 pairs. Errors: kUsage for
+// The same of runs of one bench without a server (bench engine, kernel, attention), row by row. Of one pair
+// of runs the repetitions are the evidence, of several the runs. Requires: 1 to 40 pairs. Errors: kUsage for
 // runs of different commands; kBadData for a row that is none, or without one in common.
-base::Result<Comparison> compare_benches(std::span<const RunPair> pairs, const CompareOptions& options);
+base::Result<Comparison> compare_benches(std::span<const RunPair> pairs);
 // Whether a run is one of those.
 bool is_bench(const Run& run);
 

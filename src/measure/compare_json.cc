@@ -40,18 +40,17 @@ json comparison_json(const Comparison& c) {
   for (const Gate& g : c.gates)
     gates.push_back({{"what", g.what}, {"value", g.value}, {"limit", g.limit}, {"passed", g.passed}});
   for (const ChangedSetting& s : c.changes) changes.push_back({{"name", s.name}, {"a", s.a}, {"b", s.b}});
-  return {
-      {"verdict", verdict_word(c.verdict)},
-      {"exit_code", exit_code(c)},
-      {"pairs", c.pairs},
-      {"requests", c.requests},
-      {"metrics", std::move(metrics)},
-      {"gates", std::move(gates)},
-      {"settings_diff", std::move(changes)},
-      {"warnings", c.warnings},
-      {"stats_method",
-       "per-request log ratios, median of a pair; Hodges-Lehmann over pairs; 95 % percentile interval of a "
-       "hierarchical bootstrap; exact sign-flip p; Holm over the metrics that get a verdict"}};
+  return {{"verdict", verdict_word(c.verdict)},
+          {"exit_code", exit_code(c)},
+          {"pairs", c.pairs},
+          {"requests", c.requests},
+          {"metrics", std::move(metrics)},
+          {"gates", std::move(gates)},
+          {"settings_diff", std::move(changes)},
+          {"warnings", c.warnings},
+          {"stats_method",
+           "per-request log ratios, median of a pair; Hodges-Lehmann over pairs; 95 % interval of the exact "
+           "signed-rank test; exact sign-flip p; Holm over the metrics that get a verdict"}};
 }
 
 }  // namespace tally::measure

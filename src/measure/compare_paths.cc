@@ -39,8 +39,8 @@ Result<std::vector<Labelled>> runs_under(const std::string& directory) {
   }
   if (out.empty())
     return Error{ErrorCode::kNoInput,
-                 fmt::format("{}: neither a stored run (no {} in it) nor a directory of some",
-                             base::escape_for_log(directory), kHeadFile)};
+                 fmt::format("{}: neither a stored run (no {} in it) nor a directory of some{}",
+                             base::escape_for_log(directory), kHeadFile, runs_nearby(directory))};
   return out;
 }
 
@@ -96,9 +96,7 @@ Result<PairPaths> pair_paths(std::span<const std::string> arguments) {
   PairPaths out;
   for (size_t i = 0; i < arguments.size(); i += 2) {
     for (size_t j = i; j < i + 2; ++j) {
-      if (!is_run(arguments[j]))
-        return Error{ErrorCode::kNoInput, fmt::format("{}: no stored run: it has no {}",
-                                                      base::escape_for_log(arguments[j]), kHeadFile)};
+      if (!is_run(arguments[j])) return no_such_run(arguments[j]);
     }
     if (is_same(arguments[i], arguments[i + 1]))
       return Error{ErrorCode::kUsage,

@@ -3,6 +3,7 @@
 #include "base/utf8.h"
 #include "measure/compare_gates.h"
 #include "measure/compare_weigh.h"
+#include "measure/pairs.h"
 #include "measure/quantile.h"
 #include "measure/store.h"
 
@@ -34,7 +35,12 @@ const BenchKind* kind_of(const Run& run) {
        "tokens_per_second",
        "tok/s",
        1},
-      {"bench kernel", {"type", "isa", "rows", "k", "tokens", "threads"}, "bytes_per_second", "GB/s", 1e-9}};
+      {"bench kernel", {"type", "isa", "rows", "k", "tokens", "threads"}, "bytes_per_second", "GB/s", 1e-9},
+      {"bench attention",
+       {"phase", "form", "kv_type", "isa", "heads", "kv_heads", "head_dim", "context", "tokens", "threads"},
+       "ops_per_second",
+       "Gop/s",
+       1e-9}};
   const std::string command = text_at(run.head, "command");
   const auto at = std::find_if(std::begin(kKinds), std::end(kKinds),
                                [&](const BenchKind& k) { return k.command == command; });
@@ -96,12 +102,11 @@ std::string name_of(const BenchKind& kind, const Row& row, const std::vector<Row
   return out;
 }
 
-// Log ratios of times, repetition by repetition, ascending: which one stands against which means nothing.
+// Log ratios of times, repetition by repetition.
 std::vector<double> ratios_of(const Row& a, const Row& b) {
   std::vector<double> out;
   for (size_t i = 0; i < std::min(a.seconds.size(), b.seconds.size()); ++i)
     out.push_back(std::log(a.seconds[i] / b.seconds[i]));  // of rates: more is better
-  std::sort(out.begin(), out.end());
   return out;
 }
 
@@ -109,28 +114,25 @@ struct BenchPair {
   std::vector<Row> a, b;
 };
 
-std::optional<ComparedMetric> compare_row(const std::vector<BenchPair>& pairs, const Row& row,
-                                          const CompareOptions& options) {
+std::optional<ComparedMetric> compare_row(const std::vector<BenchPair>& pairs, const Row& row) {
   ComparedMetric out;
   out.kind = MetricKind::kRate, out.judged = true;
-  std::vector<PairDifference> differences;
-  std::vector<double> rates_a, rates_b;
+  std::vector<double> differences, rates_a, rates_b;
   for (const BenchPair& pair : pairs) {
     const Row *a = row_like(pair.a, row), *b = row_like(pair.b, row);
     if (a == nullptr || b == nullptr) continue;
     rates_a.push_back(a->rate), rates_b.push_back(b->rate);
     std::vector<double> ratios = ratios_of(*a, *b);
-    const double middle = quantile(ratios, .5);
     if (pairs.size() > 1) {
-      differences.push_back({middle, std::move(ratios)});
+      differences.push_back(median_of(std::move(ratios)));
       continue;
     }
     ratios.resize(std::min(ratios.size(), kPairsMax));
-    for (const double ratio : ratios) differences.push_back({ratio, {}});
+    differences = std::move(ratios);
   }
   if (differences.empty()) return std::nullopt;
   out.a = median_of(std::move(rates_a)), out.b = median_of(std::move(rates_b));
-  weigh(out, differences, options);
+  weigh(out, differences);
   return out;
 }
 
@@ -159,7 +161,7 @@ void check_pair(Comparison& out, const RunPair& pair, size_t number) {
 
 bool is_bench(const Run& run) { return kind_of(run) != nullptr; }
 
-Result<Comparison> compare_benches(std::span<const RunPair> pairs, const CompareOptions& options) {
+Result<Comparison> compare_benches(std::span<const RunPair> pairs) {
   TALLY_CHECK(!pairs.empty(), "compare_benches of no pair");
   const BenchKind* kind = kind_of(*pairs.front().a);
   Comparison out;
@@ -177,7 +179,7 @@ Result<Comparison> compare_benches(std::span<const RunPair> pairs, const Compare
     check_pair(out, pair, number);
   }
   for (const Row& row : rows.front().a) {
-    auto metric = compare_row(rows, row, options);
+    auto metric = compare_row(rows, row);
     if (!metric) continue;
     metric->name = name_of(*kind, row, rows.front().a);
     metric->unit = kind->unit, metric->a *= kind->scale, metric->b *= kind->scale;

@@ -44,7 +44,7 @@ StoredRun bench(double faster, size_t repetitions, uint64_t seed = 1) {
 
 base::Result<Comparison> compare(const StoredRun& a, const StoredRun& b) {
   const RunPair pair[] = {{&a, &b}};
-  return compare_benches(pair, {500, 1, nullptr});
+  return compare_benches(pair);
 }
 
 TEST(CompareRows, RepetitionsOfOnePairAreTheEvidence) {
@@ -72,7 +72,7 @@ TEST(CompareRows, OfSeveralPairsTheRunsAre) {
   for (uint64_t i = 0; i < 8; ++i) runs.push_back(bench(1, 5, i + 1)), runs.push_back(bench(1.1, 5, i + 100));
   std::vector<RunPair> pairs;
   for (size_t i = 0; i < runs.size(); i += 2) pairs.push_back({&runs[i], &runs[i + 1]});
-  const auto c = compare_benches(pairs, {500, 1, nullptr});
+  const auto c = compare_benches(pairs);
   ASSERT_TRUE(c) << c.error().message;
   EXPECT_EQ(c->metrics[1].pairs, 8u);
   EXPECT_EQ(c->metrics[1].verdict, Verdict::kFaster);

@@ -45,7 +45,7 @@ Tally simulate(MadePairs how) {
     const Arms arms = make_pairs(how);
     std::vector<RunPair> pairs;
     for (size_t k = 0; k < how.pairs; ++k) pairs.push_back({&arms.a[k], &arms.b[k]});
-    const auto c = compare_runs(pairs, {200, 1, nullptr});
+    const auto c = compare_runs(pairs, nullptr);
     if (!c) {
       ADD_FAILURE() << c.error().message;
       return out;
@@ -75,6 +75,13 @@ void record(const char* name, uint64_t count) {
   ::testing::Test::RecordProperty(name, std::to_string(static_cast<double>(count) / kCount));
 }
 
+// As often as it says, less three standard errors of so many experiments.
+void expect_covered(const Tally& t) {
+  const double promised = walsh_confidence(MadePairs{}.pairs);
+  EXPECT_GE(static_cast<double>(t.ttft_covered) / kCount,
+            promised - 3 * std::sqrt(promised * (1 - promised) / kCount));
+}
+
 TEST(CompareSimulation, FalseAlarmsOnIdenticalSystems) {
   const Tally t = simulate({});
   record("alarms", t.alarms), record("holm_alarms", t.holm_alarms), record("tpot_p", t.tpot_by_test);
@@ -84,6 +91,7 @@ TEST(CompareSimulation, FalseAlarmsOnIdenticalSystems) {
   EXPECT_LE(static_cast<double>(t.alarms) / kCount, .06 + slack);
   EXPECT_LE(static_cast<double>(t.holm_alarms) / kCount, .06 + slack);
   EXPECT_LE(static_cast<double>(t.tpot_by_test) / kCount, .06 + 3 * std::sqrt(.06 * .94 / kCount));
+  expect_covered(t);
 }
 
 TEST(CompareSimulation, EightPairsSeeFivePercent) {
@@ -97,6 +105,7 @@ TEST(CompareSimulation, EightPairsSeeFivePercent) {
   EXPECT_GT(static_cast<double>(t.ttft_by_test) / kCount, .9);
   // Matching requests is what does it: medians of the runs, over the same pairs, see half as much or less.
   EXPECT_LT(static_cast<double>(t.ttft_by_medians) / kCount, .6);
+  expect_covered(t);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ std::vector<RunPair> pairs_of(const Arms& arms) {
 }
 
 Comparison compare(const Arms& arms, const Noise* noise = nullptr) {
-  auto out = compare_runs(pairs_of(arms), {1000, 1, noise});
+  auto out = compare_runs(pairs_of(arms), noise);
   EXPECT_TRUE(out) << out.error().message;
   return std::move(*out);
 }
@@ -68,7 +68,7 @@ TEST(Compare, BetterIsAboveOne) {
 
 TEST(Compare, EqualIsSame) {
   MadePairs how;
-  how.arm_noise = .002, how.request_noise = .01;
+  how.pairs = 16, how.arm_noise = .002, how.request_noise = .01;
   const Comparison c = compare(make_pairs(how));
   EXPECT_EQ(c.verdict, Verdict::kSame) << comparison_json(c).dump(1);
   EXPECT_EQ(exit_code(c), 0);
@@ -104,12 +104,13 @@ TEST(Compare, RequestsAreMatchedById) {
   arms.a[0].requests[3].outcome = Outcome::kRefused;
   EXPECT_EQ(compare(arms).requests, 479u);
   arms.a[0].requests[4].id = arms.a[0].requests[5].id;
-  EXPECT_NE(compare_runs(pairs_of(arms), {}).error().message.find("A1: id 5 stands there twice"),
+  EXPECT_NE(compare_runs(pairs_of(arms), nullptr).error().message.find("A1: id 5 stands there twice"),
             std::string::npos);
   arms = make_pairs({});
   for (RequestRecord& r : arms.b[2].requests) r.outcome = Outcome::kFailed;
-  EXPECT_NE(compare_runs(pairs_of(arms), {}).error().message.find("pair 3: no request completed in both"),
-            std::string::npos);
+  EXPECT_NE(
+      compare_runs(pairs_of(arms), nullptr).error().message.find("pair 3: no request completed in both"),
+      std::string::npos);
 }
 
 TEST(Compare, OneSettingIsNamed) {

@@ -2,14 +2,13 @@
 #pragma once
 
 #include "measure/compare.h"
-#include "measure/pairs.h"
 
 #include <span>
 
 namespace tally::measure {
 
-// Estimate, interval and p of the differences. They are log(x_B / x_A); better_sign turns them so that better
-// is > 0.
-void weigh(ComparedMetric& out, std::span<const PairDifference> differences, const CompareOptions& options);
+// Estimate, interval and p of the differences of pairs. They are log(x_B / x_A), and turned so that better is
+// > 0.
+void weigh(ComparedMetric& out, std::span<const double> differences);
 
 }  // namespace tally::measure

@@ -55,6 +55,7 @@ void use_roofs(Explanation& out, Roofs roofs, std::string source) {
   if (out.server.threads == 0) out.server.threads = roofs.threads_max();
   out.in_use.bytes_per_s = roofs.read_at(out.server.threads);
   out.in_use.ops_per_s = roofs.operations_at(out.server.threads, out.server.weight_type);
+  out.in_use.kernels = roofs.kernels_at(out.server.threads, out.server.weight_type);
   if (roofs.disturbed)
     out.doubts.emplace_back(
         "the roofs were measured while other programs used the CPUs: they may be too low; tally doctor "
@@ -191,7 +192,8 @@ Result<Explanation> explain_run(const std::string& directory, const RoofsHere& r
   json told = member(page, "roofs");
   if (told.is_null())
     told = {{"bytes_per_s", member(machine, "roof_bytes_per_s")},
-            {"ops_per_s", member(machine, "roof_ops_per_s")}};
+            {"ops_per_s", member(machine, "roof_ops_per_s")},
+            {"kernel_ops_per_s", member(machine, "roof_kernel_ops_per_s")}};
   const std::string fingerprint = text_at(machine, "fingerprint");
   seek_roofs(out, told, !fingerprint.empty() && fingerprint == text_at(machine_json(), "fingerprint"),
              roofs_here);

@@ -21,6 +21,8 @@ json group_json(const StepGroup& g) {
           {"wall_s", g.wall_s},
           {"forward_s", g.forward_s},
           {"median_s", g.median_s},
+          {"predicted_s", g.predicted_steps > 0 ? json(g.predicted_s) : json(nullptr)},
+          {"predicted_wall_s", g.predicted_steps > 0 ? json(g.predicted_wall_s) : json(nullptr)},
           {"tokens_per_s", g.wall_s > 0 ? static_cast<double>(g.tokens()) / g.wall_s : 0},
           {"weight_bytes", g.weight_bytes},
           {"kv_bytes", g.kv_bytes},

@@ -25,6 +25,10 @@ StepKind kind_of(const json& s) {
 constexpr const char* kForwardPhases[] = {"linear", "attention", "head", "other"};
 constexpr const char* kSchedulingPhases[] = {"plan", "pack", "commit"};
 
+uint64_t rows_of(const json& s) {
+  return count_at(s, "prefill_tokens") + count_at(s, "recompute_tokens") + count_at(s, "decode_tokens");
+}
+
 StepTime time_of(const json& s, const RoofsInUse& roofs) {
   StepTime t;
   t.step = count_at(s, "step"), t.kind = kind_of(s);
@@ -39,7 +43,8 @@ StepTime time_of(const json& s, const RoofsInUse& roofs) {
     const double bytes =
         amount_at(s, "weight_bytes") + amount_at(s, "kv_bytes") + amount_at(s, "activation_bytes");
     t.bandwidth_s = bytes / roofs.bytes_per_s;
-    t.operations_s = roofs.ops_per_s > 0 ? amount_at(s, "flops") / roofs.ops_per_s : 0;
+    const double rate = roofs.ops_with_rows(rows_of(s));
+    t.operations_s = rate > 0 ? amount_at(s, "flops") / rate : 0;
     const Bound side = t.bandwidth_s >= t.operations_s ? Bound::kBandwidth : Bound::kCompute;
     t.by_bound[side] = std::min(t.least_s(), t.forward_s);
     t.by_bound[Bound::kOverhead] = t.wall_s - t.by_bound.sum();
@@ -58,6 +63,8 @@ void add_step(StepGroup& g, const json& s, const StepTime& t) {
   g.weight_bytes += amount_at(s, "weight_bytes"), g.kv_bytes += amount_at(s, "kv_bytes");
   g.activation_bytes += amount_at(s, "activation_bytes"), g.flops += amount_at(s, "flops");
   g.by_bound.add(t.by_bound);
+  if (const double predicted_us = amount_at(s, "predicted_us"); predicted_us > 0)
+    ++g.predicted_steps, g.predicted_s += predicted_us * 1e-6, g.predicted_wall_s += t.wall_s;
   for (const auto& [phase, us] : s["phases_us"].items())
     if (us.is_number()) g.phases_s[phase] += us.get<double>() * 1e-6;
 }
@@ -99,6 +106,10 @@ class Between {
 };
 
 }  // namespace
+
+double RoofsInUse::ops_with_rows(uint64_t rows) const {
+  return kernels.empty() ? ops_per_s : rate_with_rows(kernels, static_cast<double>(rows));
+}
 
 void BoundTimes::add(const BoundTimes& other) {
   for (size_t i = 0; i < kBounds; ++i) seconds_[i] += other.seconds_[i];

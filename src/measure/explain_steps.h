@@ -1,6 +1,7 @@
 // Where the wall time of steps went, and how far they are from the roofs of the machine.
 #pragma once
 
+#include "measure/roof.h"
 #include "measure/step_kind.h"
 #include "measure/summary.h"
 
@@ -24,8 +25,12 @@ inline constexpr size_t kBounds = std::size(kBoundNames);
 
 // The roofs as they hold for one server. 0: not known.
 struct RoofsInUse {
-  double bytes_per_s = 0;  // read, by its threads
-  double ops_per_s = 0;    // of the kind that its weights take
+  double bytes_per_s = 0;    // read, by its threads
+  double ops_per_s = 0;      // of the instruction that its weights take
+  RatesByRows kernels = {};  // of the kernels of its weights, by rows at once; empty: not known
+
+  // Operations a second of a pass with so many rows: that of the kernels where it is known.
+  double ops_with_rows(uint64_t rows) const;
 };
 
 // Seconds by Bound.
@@ -62,6 +67,9 @@ struct StepGroup {
   BoundTimes by_bound;
   std::map<std::string, double> phases_s;
   double median_s = 0;  // of a step's wall time
+  // Of the steps for which the server said beforehand what they would take: that, and what they took.
+  double predicted_s = 0, predicted_wall_s = 0;
+  uint64_t predicted_steps = 0;
 
   double bytes() const { return weight_bytes + kv_bytes + activation_bytes; }
   uint64_t tokens() const { return prefill_tokens + decode_tokens + recompute_tokens; }

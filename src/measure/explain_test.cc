@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr RoofsInUse kRoofs{20e9, 400e9};  // a millisecond is 20 MB, and 0.4 G operations
+const RoofsInUse kRoofs{20e9, 400e9};  // a millisecond is 20 MB, and 0.4 G operations
 
 struct MadeStep {
   uint64_t step = 1;
@@ -74,6 +74,41 @@ TEST(ExplainSteps, OperationsAlone) {  // 4 G operations in 10 ms
   EXPECT_NEAR(g.bandwidth_s, .003, 1e-9);
   EXPECT_FALSE(g.is_bandwidth_bound());
   EXPECT_EQ(g.prefill_tokens, 192u);
+}
+
+TEST(ExplainSteps, PredictionsStandBesideWhatStepsTook) {
+  std::vector<json> steps = row_of({.forward_us = 10'000, .bytes = 100e6}, 6);
+  for (size_t i = 0; i < 5; ++i) steps[i]["predicted_us"] = 8000;
+  steps[5]["predicted_us"] = nullptr;  // not known
+  Explanation e;
+  e.steps = account_steps(steps, kRoofs);
+  EXPECT_EQ(e.steps.of(StepKind::kDecode).predicted_steps, 5u);
+  EXPECT_NEAR(e.steps.of(StepKind::kDecode).predicted_s, .04, 1e-9);
+  EXPECT_NEAR(e.steps.of(StepKind::kDecode).predicted_wall_s, .05, 1e-9);
+  const std::vector<Sentence> said = sentences_of(e);
+  const auto at = std::find_if(said.begin(), said.end(), [](const Sentence& s) {
+    return s.text.find("expected") != std::string::npos;
+  });
+  ASSERT_NE(at, said.end());
+  EXPECT_EQ(at->text, "decode steps were expected to take 8.00 ms in the mean, and took 10.0 ms: 1.25 x");
+  EXPECT_FALSE(at->is_predicted);
+}
+
+// The kernels' rate depends on the rows: a call of 64 rows takes 640 us, one of 8 takes 160 us.
+TEST(ExplainSteps, KernelsOfTheWeightTypeAreTheRoofWhereTheyAreKnown) {
+  const RoofsInUse roofs{20e9, 400e9, {{1, 20e9}, {8, 50e9}, {64, 100e9}}};
+  EXPECT_EQ(roofs.ops_with_rows(1), 20e9);
+  EXPECT_EQ(roofs.ops_with_rows(8), 50e9);
+  EXPECT_NEAR(roofs.ops_with_rows(36), 36 / ((8 / 50. + 64 / 100.) / 2) * 1e9, 1);  // half-way in time
+  EXPECT_EQ(roofs.ops_with_rows(4096), 100e9);
+  EXPECT_EQ(kRoofs.ops_with_rows(8), 400e9);
+  // 1 G operations of 64 rows: 10 ms by the kernels, 2.5 ms by the instruction.
+  const auto steps = row_of({.bytes = 20e6, .flops = 1e9, .prefill = 64, .decode = 0}, 2);
+  EXPECT_NEAR(account_steps(steps, roofs).of(StepKind::kPrefill).operations_s, .02, 1e-9);
+  EXPECT_NEAR(account_steps(steps, kRoofs).of(StepKind::kPrefill).operations_s, .005, 1e-9);
+  // A single row that its kernel holds up, not memory.
+  const StepsAccount decode = account_steps(row_of({.bytes = 100e6, .flops = .2e9}, 2), roofs);
+  EXPECT_FALSE(decode.of(StepKind::kDecode).is_bandwidth_bound());
 }
 
 TEST(ExplainSteps, NeitherRoof) {  // memory asks for 4 of 10 ms

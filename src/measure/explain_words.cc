@@ -40,12 +40,18 @@ std::string phases_text(const StepGroup& g) {
   return out;
 }
 
+// Operations a second that bound these steps: of a mean where the kernels' rate depends on the rows.
+double operations_roof(const StepGroup& g, const RoofsInUse& roofs) {
+  return g.operations_s > 0 ? g.flops / g.operations_s : roofs.ops_per_s;
+}
+
 json group_evidence(const StepGroup& g, const RoofsInUse& roofs) {
   return {{"steps", g.steps},
           {"bytes_per_s", g.forward_s > 0 ? g.bytes() / g.forward_s : 0},
           {"roof_bytes_per_s", roofs.bytes_per_s},
           {"ops_per_s", g.forward_s > 0 ? g.flops / g.forward_s : 0},
-          {"roof_ops_per_s", roofs.ops_per_s},
+          {"roof_ops_per_s", operations_roof(g, roofs)},
+          {"instruction_ops_per_s", roofs.ops_per_s},
           {"efficiency", g.efficiency()}};
 }
 
@@ -56,6 +62,8 @@ class Writer {
   std::vector<Sentence> write() {
     if (e_.steps.wall_s > 0) {
       for (const StepKind kind : {StepKind::kDecode, StepKind::kPrefill, StepKind::kMixed}) say_bound(kind);
+      for (const StepKind kind : {StepKind::kDecode, StepKind::kPrefill, StepKind::kMixed})
+        say_predicted(kind);
       say_batch();
       say_threads();
       say_kv();
@@ -93,12 +101,15 @@ class Writer {
     }
     const bool reads = g.is_bandwidth_bound();
     const double rate = (reads ? g.bytes() : g.flops) / g.forward_s;
-    const double roof = reads ? e_.in_use.bytes_per_s : e_.in_use.ops_per_s;
+    const double roof = reads ? e_.in_use.bytes_per_s : operations_roof(g, e_.in_use);
     const char* unit = reads ? "GB/s" : "Gop/s";
     if (g.efficiency() >= kNearRoof) {
+      const char* more =
+          !reads && !e_.in_use.kernels.empty() ? " of its kernels with as many rows, in the caches"
+          : reads && rate > 1.05 * roof        ? "; more than memory gives: part of it came from the caches"
+                                               : "";
       say(fmt::format("{} is {} bound: {} of {} {} ({:.0f} %){}", who, reads ? "bandwidth" : "compute",
-                      three_digits(giga(rate)), three_digits(giga(roof)), unit, percent(rate / roof),
-                      rate > 1.05 * roof ? "; more than memory gives: part of it came from the caches" : ""),
+                      three_digits(giga(rate)), three_digits(giga(roof)), unit, percent(rate / roof), more),
           group_evidence(g, e_.in_use));
       return;
     }
@@ -116,6 +127,21 @@ class Writer {
             three_digits(giga(g.bytes() / g.forward_s)), three_digits(giga(e_.in_use.bytes_per_s)),
             percent(g.operations_s / g.forward_s), phases_text(g), kernels),
         std::move(evidence));
+  }
+
+  // How far the server's own model of its steps was off.
+  void say_predicted(StepKind kind) {
+    const StepGroup& g = e_.steps.of(kind);
+    if (g.predicted_steps < kEnough) return;
+    const auto n = static_cast<double>(g.predicted_steps);
+    const double ratio = g.predicted_wall_s / g.predicted_s;
+    say(fmt::format("{} steps were expected to take {} in the mean, and took {}: {:.2f} x",
+                    kStepKindNames[static_cast<size_t>(kind)], milliseconds(g.predicted_s / n),
+                    milliseconds(g.predicted_wall_s / n), ratio),
+        {{"steps", g.predicted_steps},
+         {"predicted_s", g.predicted_s},
+         {"wall_s", g.predicted_wall_s},
+         {"ratio", ratio}});
   }
 
   // Operations a second with which many rows went through the weights when they were tuned, if one row went

@@ -18,7 +18,7 @@ namespace tally::measure {
 
 struct ServerAddress {
   std::string name;  // on pages and in labels; "": host and port
-  std::string url;   // http://HOST[:PORT][/PATH]
+  std::string url;   // http://HOST[:PORT][/PATH], or https
 };
 
 enum class Arrival : uint8_t { kPoisson, kGamma, kConstant, kBurst, kTrace };

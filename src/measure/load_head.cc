@@ -55,6 +55,7 @@ json machine_of(const ServerFacts& facts) {
   if (const Roofs roofs = parse_roofs(told); !roofs.empty()) {
     const json shown = roofs_json(roofs);
     out["roof_bytes_per_s"] = shown["bytes_per_s"], out["roof_ops_per_s"] = shown["ops_per_s"];
+    out["roof_kernel_ops_per_s"] = shown["kernel_ops_per_s"];
   }
   return out;
 }

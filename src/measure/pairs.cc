@@ -1,62 +1,52 @@
 #include "measure/pairs.h"
 
 #include "base/check.h"
-#include "measure/quantile.h"
 
 #include <algorithm>
 #include <boost/math/distributions/students_t.hpp>
 #include <cmath>
-#include <numbers>
 #include <numeric>
 
 namespace tally::measure {
 namespace {
 
-// splitmix64: the same numbers everywhere, unlike the distributions of the standard library.
-class Draws {
- public:
-  explicit Draws(uint64_t seed) : state_(seed) {}
-
-  // In (0, 1).
-  double uniform() { return (static_cast<double>(next() >> 11) + .5) * 0x1p-53; }
-  size_t below(size_t n) { return std::min(n - 1, static_cast<size_t>(uniform() * static_cast<double>(n))); }
-
-  double normal() {
-    const double radius = std::sqrt(-2 * std::log(uniform()));
-    return radius * std::cos(2 * std::numbers::pi * uniform());
+std::vector<double> walsh_averages(std::span<const double> values) {
+  std::vector<double> out;
+  out.reserve(values.size() * (values.size() + 1) / 2);
+  for (size_t i = 0; i < values.size(); ++i) {
+    for (size_t j = i; j < values.size(); ++j) out.push_back((values[i] + values[j]) / 2);
   }
+  return out;
+}
 
-  // Shape >= 1. Source: Marsaglia and Tsang, A simple method for generating gamma variables (2000).
-  double gamma(double shape) {
-    const double d = shape - 1. / 3, c = 1 / std::sqrt(9 * d);
-    for (;;) {
-      const double x = normal(), v = std::pow(1 + c * x, 3);
-      if (v > 0 && std::log(uniform()) < .5 * x * x + d - d * v + d * std::log(v)) return d * v;
-    }
-  }
+// Signed-rank sums of n values whose signs are coins': how many of the 2^n assignments give each sum.
+std::vector<double> rank_sum_counts(size_t n) {
+  std::vector<double> counts(n * (n + 1) / 2 + 1);
+  counts[0] = 1;
+  for (size_t rank = 1; rank <= n; ++rank)
+    for (size_t sum = counts.size() - 1; sum >= rank; --sum) counts[sum] += counts[sum - rank];
+  return counts;
+}
 
- private:
-  uint64_t next() {
-    uint64_t z = (state_ += 0x9e3779b97f4a7c15);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-  }
-  uint64_t state_;
+constexpr double kMissed = .05;  // of experiments, whose interval may not hold the truth
+
+// The largest k for which the k-th smallest and the k-th largest Walsh average miss no more, and the share
+// that they miss: 2 P(rank sum < k).
+struct WalshRank {
+  size_t k = 0;
+  double missed = 1;
 };
-
-// The median of m values drawn with replacement from m sorted ones, in constant time: a draw is
-// x[floor(m u)], which keeps order, so the k-th smallest draw is that of the k-th smallest of m uniforms,
-// Beta(k, m + 1 - k); the one after it is the least of m - k uniforms in what is left above.
-double resampled_median(std::span<const double> sorted, Draws& draws) {
-  const size_t m = sorted.size(), k = (m + 1) / 2;
-  const auto count = static_cast<double>(m), rank = static_cast<double>(k);
-  const auto at = [&](double u) { return sorted[std::min(m - 1, static_cast<size_t>(u * count))]; };
-  const double below = draws.gamma(rank), above = draws.gamma(count + 1 - rank);
-  const double u = below / (below + above);
-  if (m % 2 == 1) return at(u);
-  const double next = 1 - (1 - u) * std::pow(draws.uniform(), 1 / (count - rank));
-  return (at(u) + at(next)) / 2;
+WalshRank walsh_rank(size_t n) {
+  const std::vector<double> counts = rank_sum_counts(n);
+  WalshRank out;
+  double below = 0;
+  for (const double count : counts) {
+    below += count;
+    const double missed = 2 * below / std::exp2(static_cast<double>(n));
+    if (missed > kMissed) break;
+    ++out.k, out.missed = missed;
+  }
+  return out;
 }
 
 // Sums of all 2^n assignments of signs, ascending.
@@ -77,11 +67,7 @@ std::vector<double> signed_sums(std::span<const double> values) {
 }  // namespace
 
 double hodges_lehmann(std::span<const double> values) {
-  std::vector<double> walsh;
-  walsh.reserve(values.size() * (values.size() + 1) / 2);
-  for (size_t i = 0; i < values.size(); ++i) {
-    for (size_t j = i; j < values.size(); ++j) walsh.push_back((values[i] + values[j]) / 2);
-  }
+  std::vector<double> walsh = walsh_averages(values);
   TALLY_CHECK(!walsh.empty(), "hodges_lehmann of nothing");
   const auto middle = walsh.begin() + static_cast<std::ptrdiff_t>(walsh.size() / 2);
   std::nth_element(walsh.begin(), middle, walsh.end());
@@ -137,20 +123,16 @@ double cliffs_delta(std::vector<double> a, std::vector<double> b) {
   return (above - below) / (static_cast<double>(a.size()) * static_cast<double>(b.size()));
 }
 
-Interval bootstrap_interval(std::span<const PairDifference> pairs, const Resampling& resampling) {
-  TALLY_CHECK(!pairs.empty() && resampling.count > 0, "bootstrap_interval", pairs.size(), resampling.count);
-  Draws draws(resampling.seed);
-  std::vector<double> estimates(resampling.count), drawn(pairs.size());
-  for (double& estimate : estimates) {
-    for (double& value : drawn) {
-      const PairDifference& pair = pairs[draws.below(pairs.size())];
-      value = pair.requests.empty() ? pair.value : resampled_median(pair.requests, draws);
-    }
-    estimate = hodges_lehmann(drawn);
-  }
-  std::sort(estimates.begin(), estimates.end());
-  return {quantile(estimates, .025), quantile(estimates, .975)};
+std::optional<Interval> walsh_interval(std::span<const double> values) {
+  TALLY_CHECK(values.size() <= kPairsMax, "walsh_interval", values.size());
+  const WalshRank rank = walsh_rank(values.size());
+  if (rank.k == 0) return std::nullopt;
+  std::vector<double> walsh = walsh_averages(values);
+  std::sort(walsh.begin(), walsh.end());
+  return Interval{walsh[rank.k - 1], walsh[walsh.size() - rank.k]};
 }
+
+double walsh_confidence(size_t values) { return 1 - walsh_rank(values).missed; }
 
 double detectable_difference(double sd, size_t pairs) {
   TALLY_CHECK(pairs >= 2, "detectable_difference", pairs);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -10,13 +10,9 @@ namespace tally::measure {
 
 inline constexpr size_t kPairsMax = 40;  // the exact test sums 2^(n / 2) signs on either side
 
-// log(x_B / x_A) of one pair of runs.
-struct PairDifference {
-  double value = 0;              // the median of `requests`, or of a figure of the whole run
-  std::vector<double> requests;  // of each request completed in both, ascending; empty: a figure of the run
-};
+// The values everywhere: log(x_B / x_A), one of each pair of runs.
 
-// Median of (v_i + v_j) / 2 over all i <= j. Requires: not empty.
+// Median of the Walsh averages (v_i + v_j) / 2 over all i <= j. Requires: not empty.
 double hodges_lehmann(std::span<const double> values);
 
 // Two-sided p of the mean being that far from 0 if every sign were a coin's: exact over the 2^n assignments.
@@ -32,13 +28,14 @@ double cliffs_delta(std::vector<double> a, std::vector<double> b);
 struct Interval {
   double low = 0, high = 0;
 };
-struct Resampling {
-  uint32_t count = 10'000;
-  uint64_t seed = 1;
-};
-// 95 % percentile interval of hodges_lehmann by the hierarchical bootstrap: pairs are drawn with
-// replacement, then requests within each pair. The same seed gives the same interval.
-Interval bootstrap_interval(std::span<const PairDifference> pairs, const Resampling& resampling);
+// The interval of hodges_lehmann that holds the middle of the values' law in at least 95 of 100 experiments,
+// if that law is symmetric, however long its tails: from the k-th smallest Walsh average to the k-th largest.
+// Absent with fewer than 6 values, of which no interval can say that. Requires: at most kPairsMax.
+// Source: inversion of Wilcoxon's signed-rank test (Hollander and Wolfe, Nonparametric Statistical Methods,
+// 3.3), by its exact law.
+std::optional<Interval> walsh_interval(std::span<const double> values);
+// How often it holds it, exactly: .969 of 6, .961 of 8, .952 of 20. 0: there is no such interval.
+double walsh_confidence(size_t values);
 
 // The smallest true difference that `pairs` pairs show at 5 % in 8 of 10 experiments, if differences of
 // pairs spread with standard deviation `sd`: (t(.975) + t(.8)) sd / sqrt(pairs). Requires: pairs >= 2.

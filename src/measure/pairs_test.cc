@@ -1,11 +1,9 @@
 #include "measure/pairs.h"
 
-#include "measure/quantile.h"
-
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <random>
 #include <vector>
 
@@ -68,46 +66,54 @@ TEST(CliffsDelta, OfKnownLists) {
   EXPECT_EQ(cliffs_delta({}, {1}), 0);
 }
 
-std::vector<double> ordered(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values;
-}
-
-// The shortcut for a resample's median must be the law of drawing m values and taking their median.
-TEST(Bootstrap, MedianOfAResampleHasTheRightLaw) {
-  std::mt19937_64 draw(5);
-  for (const size_t m : {1ul, 2ul, 3ul, 10ul, 41ul, 60ul}) {
-    std::vector<double> values(m);
-    for (double& v : values) v = std::exponential_distribution(1.)(draw);
-    values = ordered(values);
-    constexpr size_t kCount = 40'000;
-    std::vector<double> plain(kCount);
-    for (double& p : plain) {
-      std::vector<double> resample(m);
-      for (double& v : resample) v = values[std::uniform_int_distribution<size_t>(0, m - 1)(draw)];
-      p = median_of(std::move(resample));
-    }
-    plain = ordered(std::move(plain));
-    // One pair: its Hodges-Lehmann estimate is the median itself, and the interval shows its law's tails.
-    const PairDifference pair{median_of(values), values};
-    const Interval i = bootstrap_interval(std::span(&pair, 1), {kCount, 9});
-    const double spread = values.back() - values.front() + 1e-9;
-    EXPECT_NEAR(i.low, quantile(plain, .025), .02 * spread) << m;
-    EXPECT_NEAR(i.high, quantile(plain, .975), .02 * spread) << m;
+// Ranks of the tables of the signed-rank test (5 %, two-sided).
+TEST(WalshInterval, TakesTheRanksOfTheExactTest) {
+  for (const size_t n : {1ul, 2ul, 5ul}) {
+    EXPECT_FALSE(walsh_interval(std::vector<double>(n, 1.))) << n;
+    EXPECT_EQ(walsh_confidence(n), 0) << n;
   }
+  const auto six = walsh_interval(std::vector{1., 2., 3., 4., 5., 60.});
+  ASSERT_TRUE(six);  // all of them
+  EXPECT_EQ(six->low, 1);
+  EXPECT_EQ(six->high, 60);
+  EXPECT_DOUBLE_EQ(walsh_confidence(6), 1 - 2. / 64);
+  // Of 8 the 4th and the 33rd of 36 averages: 1, 1.5, 2 (twice) ... 8.
+  const auto eight = walsh_interval(std::vector{8., 2., 3., 4., 5., 6., 7., 1.});
+  ASSERT_TRUE(eight);
+  EXPECT_EQ(eight->low, 2);
+  EXPECT_EQ(eight->high, 7);
+  EXPECT_DOUBLE_EQ(walsh_confidence(8), 1 - 10. / 256);
+  EXPECT_NEAR(walsh_confidence(20), .9516, 1e-4);
+  EXPECT_NEAR(walsh_confidence(kPairsMax), .95, .005);
+  const auto same = walsh_interval(std::vector<double>(12, -.5));
+  ASSERT_TRUE(same);
+  EXPECT_EQ(same->low, -.5);
+  EXPECT_EQ(same->high, -.5);
 }
 
-TEST(Bootstrap, SameSeedSameInterval) {
-  std::vector<PairDifference> pairs;
-  for (int i = 0; i < 8; ++i) pairs.push_back({.05 + .01 * i, {}});
-  const Interval a = bootstrap_interval(pairs, {}), b = bootstrap_interval(pairs, {});
-  EXPECT_EQ(a.low, b.low);
-  EXPECT_EQ(a.high, b.high);
-  const Interval other = bootstrap_interval(pairs, {10'000, 2});
-  EXPECT_NEAR(other.low, a.low, .002);
-  EXPECT_GT(a.low, .05);
-  EXPECT_LT(a.high, .12);
-  EXPECT_LT(a.low, hodges_lehmann(std::vector{.05, .06, .07, .08, .09, .1, .11, .12}));
+// The interval holds the truth as often as it says, whatever symmetric law the pairs have.
+TEST(WalshInterval, HoldsTheTruthAsOftenAsItSays) {
+  constexpr int kExperiments = 4'000;
+  std::mt19937_64 draw(7);
+  std::normal_distribution<double> normal;
+  std::student_t_distribution<double> long_tails(2);
+  const auto two_speeds = [&] { return (draw() % 2 == 0 ? 1 : -1) + .1 * normal(draw); };
+  const std::function<double()> laws[] = {[&] { return normal(draw); }, [&] { return long_tails(draw); },
+                                          two_speeds};
+  for (const auto& law : laws) {
+    for (const size_t n : {6ul, 8ul, 12ul, 20ul}) {
+      int held = 0;
+      for (int i = 0; i < kExperiments; ++i) {
+        std::vector<double> values(n);
+        for (double& v : values) v = law();
+        const auto interval = walsh_interval(values);
+        held += interval->low <= 0 && 0 <= interval->high;
+      }
+      const double want = walsh_confidence(n), error = std::sqrt(want * (1 - want) / kExperiments);
+      EXPECT_GE(want, .95) << n;
+      EXPECT_NEAR(static_cast<double>(held) / kExperiments, want, 4 * error) << n;
+    }
+  }
 }
 
 TEST(Detectable, FollowsSpreadAndPairs) {

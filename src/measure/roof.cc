@@ -27,8 +27,35 @@ constexpr size_t kReadItem = size_t{4}
                              << 20;  // bytes; small, so that a thread that lost its CPU costs little
 constexpr size_t kItems = 8;         // for each thread, of operations
 constexpr int64_t kItemUs = 500;
-constexpr uint32_t kEachThread = 8;  // up to so many threads each number is measured
-constexpr double kForeignMost = .1;  // share of the CPUs
+constexpr int64_t kKernelItemUs = 150;  // there are many of them
+constexpr uint32_t kEachThread = 8;     // up to so many threads each number is measured
+constexpr double kForeignMost = .1;     // share of the CPUs
+
+void put_rate(const json& value, double& out) {
+  if (value.is_number() && std::isfinite(value.get<double>()) && value.get<double>() > 0)
+    out = value.get<double>();
+}
+
+// Of {"2": rate}: what is no rate is left out.
+std::map<uint32_t, double> parse_rates(const json& value) {
+  std::map<uint32_t, double> out;
+  if (!value.is_object()) return out;
+  for (const auto& [key, rate] : value.items()) {
+    uint32_t number = 0;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), number);
+    if (error != std::errc() || end != key.data() + key.size() || number == 0) continue;
+    double read = 0;
+    put_rate(rate, read);
+    if (read > 0) out[number] = read;
+  }
+  return out;
+}
+
+json rates_json(const std::map<uint32_t, double>& rates) {
+  json out = json::object();
+  for (const auto& [number, rate] : rates) out[std::to_string(number)] = std::round(rate);
+  return out;
+}
 
 double seconds_since(int64_t begin_us) { return static_cast<double>(base::now_us() - begin_us) * 1e-6; }
 
@@ -46,11 +73,6 @@ double rate_of(const Measure& measure) {
   return largest_confirmed(std::move(rates));
 }
 
-void put_rate(const json& value, double& out) {
-  if (value.is_number() && std::isfinite(value.get<double>()) && value.get<double>() > 0)
-    out = value.get<double>();
-}
-
 }  // namespace
 
 double read_rate(const RoofProbe& probe, base::ThreadPool& pool, std::span<const std::byte> data) {
@@ -65,8 +87,9 @@ double read_rate(const RoofProbe& probe, base::ThreadPool& pool, std::span<const
 
 double operation_rate(const RoofProbe& probe, base::ThreadPool& pool) {
   std::atomic<uint64_t> sink{0};
-  uint64_t rounds = 1024;
-  for (int64_t took = 0; took < kItemUs; rounds *= 2) {
+  const int64_t item_us = probe.kind == RoofKind::kKernel ? kKernelItemUs : kItemUs;
+  uint64_t rounds = 1;
+  for (int64_t took = 0; took < item_us; rounds *= 2) {
     const int64_t begin = base::now_us();
     sink += probe.run(nullptr, 0, rounds);
     took = base::now_us() - begin;
@@ -84,6 +107,15 @@ double Roofs::operations_at(uint32_t threads, std::string_view weight_type) cons
   return share * (is_float ? f32_ops_per_s : int8_ops_per_s);
 }
 
+RatesByRows Roofs::kernels_at(uint32_t threads, std::string_view weight_type) const {
+  const double share = std::min(1., static_cast<double>(threads) / threads_max());
+  RatesByRows out;
+  for (const auto& [type, rates] : kernel_ops_per_s)
+    if (equal_words(type, weight_type))
+      for (const auto& [rows, rate] : rates) out[rows] = share * rate;
+  return out;
+}
+
 double Roofs::read_at(uint32_t threads) const {
   const auto above = bytes_per_s.lower_bound(threads);
   if (above == bytes_per_s.end()) return bytes_per_s.rbegin()->second;
@@ -91,6 +123,18 @@ double Roofs::read_at(uint32_t threads) const {
   const auto below = std::prev(above);
   const double share = static_cast<double>(threads - below->first) / (above->first - below->first);
   return below->second + share * (above->second - below->second);
+}
+
+double rate_with_rows(const RatesByRows& rates, double rows) {
+  TALLY_CHECK(!rates.empty(), "rates of no rows");
+  const auto above = std::find_if(rates.begin(), rates.end(),
+                                  [&](const auto& rate) { return static_cast<double>(rate.first) >= rows; });
+  if (above == rates.end()) return rates.rbegin()->second;
+  if (above == rates.begin()) return above->second;
+  const auto below = std::prev(above);
+  const auto time = [](const auto& rate) { return static_cast<double>(rate.first) / rate.second; };
+  const double share = (rows - static_cast<double>(below->first)) / (above->first - below->first);
+  return rows / (time(*below) + share * (time(*above) - time(*below)));
 }
 
 double largest_confirmed(std::vector<double> rates) {
@@ -106,13 +150,15 @@ Roofs measure_roofs(const RoofRequest& request) {
   out.isa = request.isa;
   const RoofProbe* read = nullptr;
   {
-    base::ThreadPool pool(request.threads);
+    base::ThreadPool pool(request.threads, request.on_thread);
     double best = 0;
     for (const RoofProbe& probe : request.probes) {
       if (probe.kind == RoofKind::kInt8)
         out.int8_ops_per_s = rate_of([&] { return operation_rate(probe, pool); });
       if (probe.kind == RoofKind::kF32)
         out.f32_ops_per_s = rate_of([&] { return operation_rate(probe, pool); });
+      if (probe.kind == RoofKind::kKernel)
+        out.kernel_ops_per_s[probe.name][probe.rows] = rate_of([&] { return operation_rate(probe, pool); });
       if (probe.kind != RoofKind::kRead) continue;
       const double rate = rate_of([&] { return read_rate(probe, pool, request.data); });
       if (rate > best) best = rate, read = &probe;
@@ -122,7 +168,7 @@ Roofs measure_roofs(const RoofRequest& request) {
   }
   for (const uint32_t threads : thread_counts(request.threads)) {
     if (threads == request.threads) continue;
-    base::ThreadPool pool(threads);
+    base::ThreadPool pool(threads, request.on_thread);
     out.bytes_per_s[threads] = rate_of([&] { return read_rate(*read, pool, request.data); });
   }
   out.disturbed = watch.foreign() + watch.steal() > kForeignMost;
@@ -130,13 +176,14 @@ Roofs measure_roofs(const RoofRequest& request) {
 }
 
 json roofs_json(const Roofs& roofs) {
-  json bytes = json::object(), operations = json::object();
-  for (const auto& [threads, rate] : roofs.bytes_per_s) bytes[std::to_string(threads)] = std::round(rate);
+  json operations = json::object(), kernels = json::object();
+  for (const auto& [type, rates] : roofs.kernel_ops_per_s) kernels[type] = rates_json(rates);
   if (roofs.int8_ops_per_s > 0) operations["int8"] = std::round(roofs.int8_ops_per_s);
   if (roofs.f32_ops_per_s > 0) operations["f32"] = std::round(roofs.f32_ops_per_s);
   return {{"isa", roofs.isa},
-          {"bytes_per_s", std::move(bytes)},
+          {"bytes_per_s", rates_json(roofs.bytes_per_s)},
           {"ops_per_s", std::move(operations)},
+          {"kernel_ops_per_s", std::move(kernels)},
           {"read_form", roofs.read_form},
           {"disturbed", roofs.disturbed}};
 }
@@ -148,15 +195,10 @@ Roofs parse_roofs(const json& value) {
     const auto at = value.find(key);
     return at != value.end() && at->is_object() ? *at : json::object();
   };
-  const json bytes = object("bytes_per_s"), operations = object("ops_per_s");
-  for (const auto& [key, rate] : bytes.items()) {
-    uint32_t threads = 0;
-    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), threads);
-    if (error != std::errc() || end != key.data() + key.size() || threads == 0) continue;
-    double read = 0;
-    put_rate(rate, read);
-    if (read > 0) out.bytes_per_s[threads] = read;
-  }
+  const json operations = object("ops_per_s"), kernels = object("kernel_ops_per_s");
+  out.bytes_per_s = parse_rates(object("bytes_per_s"));
+  for (const auto& [type, rates] : kernels.items())
+    if (RatesByRows parsed = parse_rates(rates); !parsed.empty()) out.kernel_ops_per_s[type] = parsed;
   put_rate(operations.value("int8", json()), out.int8_ops_per_s);
   put_rate(operations.value("f32", json()), out.f32_ops_per_s);
   out.isa = text_at(value, "isa"), out.read_form = text_at(value, "read_form");
@@ -171,7 +213,7 @@ std::optional<Roofs> kept_roofs(const std::string& file) {
   const auto kept = load_object(file);
   if (!kept || text_at(*kept, "fingerprint") != text_at(machine_json(), "fingerprint")) return std::nullopt;
   Roofs roofs = parse_roofs(kept->value("roofs", json()));
-  return roofs.empty() ? std::nullopt : std::optional(std::move(roofs));
+  return roofs.empty() || roofs.kernel_ops_per_s.empty() ? std::nullopt : std::optional(std::move(roofs));
 }
 
 void keep_roofs(const std::string& file, const Roofs& roofs) {

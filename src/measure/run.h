@@ -55,13 +55,17 @@ struct Run {
   std::vector<MemorySample> memory;
 };
 
+// Where runs are looked for unless told otherwise.
+inline constexpr std::string_view kRunsDirectory = "runs";
+
 // Write `run` as a directory of its own under `parent`: temporary name, synced, renamed.
 // Ensures: the path returned is complete, or nothing of that name exists.
 // Errors: kIo names the path and what failed.
 base::Result<std::string> store_run(const Run& run, const std::string& parent);
 
 // Read a stored run of this schema or an older one. Untrusted bytes: every line is checked.
-// Errors: kNoInput for what cannot be read; kBadData names file, line and key.
+// Errors: kNoInput for what cannot be read, with the stored runs that may have been meant; kBadData names
+// file, line and key.
 base::Result<Run> load_run(const std::string& directory);
 
 // The same for run.json alone.

@@ -198,6 +198,8 @@ Result<json> load_object(const std::string& path) {
 
 Result<json> load_head(const std::string& directory) {
   const fs::path path = fs::path(directory) / kHeadFile;
+  std::error_code ec;
+  if (!fs::is_regular_file(path, ec)) return no_such_run(directory);
   TALLY_TRY(json head, load_object(path.string()));
   if (auto good = check_head(head); !good) return in_file(path, good.error());
   return head;

@@ -37,6 +37,11 @@ base::Result<nlohmann::json> parse_object(std::string_view bytes);
 // The same of a whole file of at most 64 MiB. Errors: kNoInput, kBadData, with the path.
 base::Result<nlohmann::json> load_object(const std::string& path);
 
+// What to say where `path` is no stored run: the run that may have been meant, and the newest ones there.
+std::string runs_nearby(const std::string& path);
+// kNoInput, with that.
+base::Error no_such_run(const std::string& path);
+
 // Check what every reader of run.json relies on: the schema and the types of the keys it knows.
 base::Result<void> check_head(const nlohmann::json& head);
 

@@ -196,6 +196,30 @@ TEST_F(Store, RefusesWhatItCannotRead) {
   EXPECT_EQ(load_run(*path).error().code, base::ErrorCode::kNoInput);
 }
 
+TEST_F(Store, NoSuchRunNamesThoseThatMayHaveBeenMeant) {
+  const std::string runs = home() + "/runs";
+  EXPECT_NE(load_run(runs + "/x").error().message.find("no run.json"), std::string::npos);
+  for (const char* name :
+       {"20261130-060000-a", "20261130-070000-b", "20261130-080000-c", "20261130-090000-d"}) {
+    fs::create_directories(fs::path(runs) / name);
+    write(fs::path(runs) / name / kHeadFile, R"({"schema":1})");
+  }
+  const auto slip = load_run(runs + "/20261130-070000-B/");
+  ASSERT_FALSE(slip);
+  EXPECT_EQ(slip.error().code, base::ErrorCode::kNoInput);
+  EXPECT_NE(slip.error().message.find("did you mean " + runs + "/20261130-070000-b?"), std::string::npos)
+      << slip.error().message;
+  EXPECT_NE(
+      slip.error().message.find(
+          "20261130-090000-d, 20261130-080000-c, 20261130-070000-b (and 1 more: tally runs " + runs + ")"),
+      std::string::npos)
+      << slip.error().message;
+  // A directory of runs is none itself; what is like no name is taken for none.
+  const std::string other = load_head(runs).error().message;
+  EXPECT_NE(other.find("the newest in " + runs + ": 20261130-090000-d"), std::string::npos) << other;
+  EXPECT_EQ(other.find("did you mean"), std::string::npos) << other;
+}
+
 TEST_F(Store, ARunMayHaveNoRequestsFile) {
   write(home() + "/run.json", R"({"schema":1})");
   const auto run = load_run(home());

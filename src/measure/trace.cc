@@ -17,13 +17,15 @@ using nlohmann::json;
 
 constexpr int kClient = 1, kServer = 2;  // processes
 constexpr int kLane = 1;                 // the thread of either
+constexpr double kSendingS = 1e-6;       // of a slice that shows the sending of a request, at most
 
 // What is kept together; the later ones are left out first.
 enum class Rank : uint8_t { kNames, kRequest, kStep, kCounter };
 
 struct Event {
   double at_s = 0;
-  json fields;  // all but ts
+  json fields;                      // all but ts and dur
+  std::optional<double> to_s = {};  // of a slice
 };
 struct Unit {
   Rank rank = Rank::kCounter;
@@ -34,12 +36,19 @@ struct Unit {
 class Tracer {
  public:
   Tracer(const Run& run, const TraceOptions& options)
-      : run_(run), options_(options), steps_(run_steps(run)), clock_(run_clock(run)) {}
+      : run_(run), options_(options), steps_(run_steps(run)), clock_(run_clock(run)) {
+    for (const RequestRecord& r : run.requests) sent_s_.push_back(r.sent_s);
+    std::sort(sent_s_.begin(), sent_s_.end());
+  }
 
   Trace draw() {
     add_names();
     for (const RequestRecord& r : run_.requests) add_request(r);
-    for (const RunStep& s : steps_) add_step(s);
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      // Slices of a track may not overlap, and clocks are not that exact.
+      const double next_s = i + 1 < steps_.size() ? steps_[i + 1].begin_s : steps_[i].end_s();
+      add_step(steps_[i], std::min(steps_[i].end_s(), next_s));
+    }
     add_samples();
     return written();
   }
@@ -49,7 +58,7 @@ class Tracer {
   void add_request(const RequestRecord& r);
   void add_phases(const RequestRecord& r, std::vector<Event>& events, const json& id) const;
   void add_flow(const RequestRecord& r, std::vector<Event>& events) const;
-  void add_step(const RunStep& step);
+  void add_step(const RunStep& step, double end_s);
   void add_samples();
   void add_counter(double at_s, const char* name, json values);
   json other_data(const Trace& trace) const;
@@ -59,6 +68,7 @@ class Tracer {
   const TraceOptions& options_;
   const std::vector<RunStep> steps_;
   const std::optional<RunClock> clock_;
+  std::vector<double> sent_s_;  // of all requests, ascending
   std::vector<Unit> units_;
 };
 
@@ -71,6 +81,8 @@ json async(const char* phase, const std::string& name, const json& id) {
   out["cat"] = "request", out["id"] = id;
   return out;
 }
+
+double nanoseconds(double s) { return std::round(s * 1e9); }
 
 // After tokenizing and queueing, as the receipt says; the first event if it says more than there was time
 // for.
@@ -151,16 +163,17 @@ void Tracer::add_request(const RequestRecord& r) {
   events.push_back({r.planned_s, std::move(begin)});
   add_phases(r, events, id);
   events.push_back({std::max(r.planned_s, r.end_s), async("e", name, id)});
-  sending["dur"] = 1, sending["args"] = {{"id", r.id}};
-  events.push_back({r.sent_s, std::move(sending)});
+  sending["args"] = {{"id", r.id}};
+  const auto next = std::upper_bound(sent_s_.begin(), sent_s_.end(), r.sent_s);
+  const double sent_s = r.sent_s + kSendingS;
+  events.push_back({r.sent_s, std::move(sending), next == sent_s_.end() ? sent_s : std::min(*next, sent_s)});
   add_flow(r, events);
   units_.push_back({Rank::kRequest, -r.planned_s, std::move(events)});
 }
 
-void Tracer::add_step(const RunStep& s) {
+void Tracer::add_step(const RunStep& s, double end_s) {
   json fields = event("X", kServer, std::string(kStepKindNames[static_cast<size_t>(s.kind)]));
   fields["cat"] = "step";
-  fields["dur"] = std::round(s.length_s * 1e9) / 1e3;
   fields["args"] = {{"step", s.number},
                     {"prefill_tokens", s.prefill_tokens},
                     {"recompute_tokens", s.recompute_tokens},
@@ -169,7 +182,7 @@ void Tracer::add_step(const RunStep& s) {
                     {"phases_us", s.phases_us}};
   if (s.bytes > 0) fields["args"]["gb_per_s"] = s.bytes / 1e9 / s.forward_s();
   if (s.predicted_s > 0) fields["args"]["predicted_us"] = s.predicted_s * 1e6;
-  units_.push_back({Rank::kStep, s.length_s, {{s.begin_s, std::move(fields)}}});
+  units_.push_back({Rank::kStep, s.length_s, {{s.begin_s, std::move(fields), end_s}}});
   add_counter(s.end_s(), "requests", {{"running", s.running}, {"waiting", s.waiting}});
   if (s.kv_held_share)
     add_counter(s.end_s(), "KV blocks, %",
@@ -226,8 +239,10 @@ Trace Tracer::written() {
     std::vector<std::pair<double, std::string>> own;
     for (Event& e : unit.events) {
       if (is_full) break;
-      const double ts = std::isfinite(e.at_s) ? std::round((e.at_s - begin_s) * 1e9) / 1e3 : 0;
+      const double ts = std::isfinite(e.at_s) ? nanoseconds(e.at_s - begin_s) / 1e3 : 0;
       e.fields["ts"] = ts;
+      // Of rounded ends: what begins where another ends does so in the file too.
+      if (e.to_s) e.fields["dur"] = (nanoseconds(*e.to_s - begin_s) - nanoseconds(e.at_s - begin_s)) / 1e3;
       own.emplace_back(std::isfinite(e.at_s) ? ts : -1, line_of(e.fields));
       bytes += own.back().second.size() + 2;
     }

@@ -24,8 +24,9 @@ struct Trace {
 // Process 1, the client: each request as async events (b, e) with phases within, and its sending as a slice
 // (X). Process 2, the server: each step as a slice, counters (C) of requests, KV blocks and memory. A flow
 // (s, f) leads from a request's sending to the step that began its prompt.
-// Ensures: every b has its e and phases lie within their request; `ts` ascends, from 0 on, in microseconds of
-// the client's clock with three decimals; never more than bytes_max bytes.
+// Ensures: every b has its e and phases lie within their request; slices of a track do not overlap; `ts`
+// ascends, from 0 on, in microseconds of the client's clock with three decimals; never more than bytes_max
+// bytes.
 Trace trace_of(const Run& run, const TraceOptions& options);
 
 }  // namespace tally::measure

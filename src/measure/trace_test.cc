@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 
 namespace tally::measure {
 namespace {
@@ -36,13 +37,24 @@ Run served(uint32_t requests) {
 
 json parsed(const Trace& trace) { return json::parse(trace.json)["traceEvents"]; }
 
-// Every b has its e in the order of a stack, and time never runs back.
+// Every b has its e in the order of a stack, slices of a track nest, time never runs back, tracks have names.
 void expect_sound(const json& events) {
   std::map<std::string, std::vector<std::string>> open;
+  std::map<int, std::vector<double>> slices;  // ends of those under way, by process
+  std::set<int> named;
   double last = 0;
   for (const json& e : events) {
     ASSERT_GE(e["ts"].get<double>(), last);
     last = e["ts"];
+    if (e["name"] == "thread_name") named.insert(e["pid"].get<int>());
+    ASSERT_TRUE(named.contains(e["pid"]) || e["ph"] == "M") << e;
+    if (e["ph"] == "X") {
+      std::vector<double>& ends = slices[e["pid"]];
+      const double end = last + e["dur"].get<double>();
+      while (!ends.empty() && ends.back() <= last + 1e-6) ends.pop_back();
+      ASSERT_TRUE(ends.empty() || end <= ends.back() + 1e-6) << e;
+      ends.push_back(end);
+    }
     if (e["ph"] == "b") open[e["id"]].push_back(e["name"]);
     if (e["ph"] != "e") continue;
     ASSERT_FALSE(open[e["id"]].empty());
@@ -78,6 +90,19 @@ TEST(Trace, PutsRequestsAndStepsOnOneTimeline) {
     EXPECT_EQ((*step->second)["name"], "prefill");
     EXPECT_LE(arrived[r.id], step->first + (*step->second)["dur"].get<double>());
   }
+}
+
+// A burst: sent within less than the slice that shows a sending lasts; and a step whose clock ran ahead.
+TEST(Trace, SlicesOfATrackDoNotOverlap) {
+  measure::Run run = served(6);
+  for (uint32_t i = 0; i < 6; ++i) run.requests[i].sent_s = run.requests[i].planned_s = .5 + i / 2 * 4e-7;
+  run.steps[1]["duration_us"] = 1e6;
+  const json events = parsed(trace_of(run, {}));
+  expect_sound(events);
+  std::map<double, int> sendings;
+  for (const json& e : events)
+    if (e["ph"] == "X" && e["pid"] == 1) ++sendings[e["dur"]];
+  EXPECT_EQ(sendings, (std::map<double, int>{{.4, 4}, {1, 2}}));
 }
 
 TEST(Trace, StartsAtZeroWhateverTheClocksSay) {

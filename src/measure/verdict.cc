@@ -83,7 +83,7 @@ std::optional<size_t> pairs_needed(const Evidence& e, MetricKind kind, size_t te
   const bool same = e.pairs >= 2 && std::abs(e.gain) < margin(kind);
   const auto family = static_cast<double>(std::max<size_t>(tests, 1));
   double wanted = same ? static_cast<double>(kPairsMin) : std::ceil(1 + std::log2(family / kAlpha));
-  if (e.pairs >= 2) {  // a single pair says nothing about how pairs spread
+  if (e.pairs >= kPairsMin) {  // fewer have no interval
     const double width = (e.high - e.low) / 2, room = std::abs(std::abs(e.gain) - margin(kind));
     if (width > room * std::sqrt(kPairsWorthSaying)) return std::nullopt;
     if (room > 0) wanted = std::max(wanted, std::ceil(now * (width / room) * (width / room)));

@@ -89,8 +89,16 @@ TEST(Endpoint, IsAUrl) {
   EXPECT_EQ(resolve("http://127.0.0.1/v1/", "")->address.port(), 80);
   EXPECT_EQ(resolve("http://127.0.0.1:1/a/b", "")->prefix, "/a/b");
   EXPECT_TRUE(resolve("http://[::1]:81", "")->is_loopback());
-  for (const char* bad : {"", "127.0.0.1", "https://127.0.0.1", "http://", "http://:80", "http://a:b",
-                          "http://a:0", "http://a:70000", "http://127.0.0.1/\r\nx: y"}) {
+  const auto tls = resolve("https://localhost/v1", "");
+  ASSERT_TRUE(tls.has_value());
+  EXPECT_EQ(tls->address.port(), 443);
+  EXPECT_EQ(tls->name, "localhost");
+  EXPECT_NE(tls->tls, nullptr);
+  EXPECT_FALSE(tls->is_name_an_address);
+  EXPECT_TRUE(resolve("https://[::1]:81", "")->is_name_an_address);
+  EXPECT_EQ(plain->tls, nullptr);
+  for (const char* bad : {"", "127.0.0.1", "ftp://127.0.0.1", "http://", "https://", "http://:80",
+                          "http://a:b", "http://a:0", "http://a:70000", "http://127.0.0.1/\r\nx: y"}) {
     const auto refused = resolve(bad, "");
     ASSERT_FALSE(refused.has_value()) << bad;
     EXPECT_EQ(refused.error().code, base::ErrorCode::kUsage);

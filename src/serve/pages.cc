@@ -22,6 +22,12 @@ void write_roofs(openai::Writer& w, const MachineRoofs& roofs) {
   for (const auto& [threads, rate] : roofs.bytes_per_s) w.key(std::to_string(threads)).value(rate);
   w.end_object().key("ops_per_s").begin_object();
   for (const auto& [kind, rate] : roofs.ops_per_s) w.key(kind).value(rate);
+  w.end_object().key("kernel_ops_per_s").begin_object();
+  for (const auto& [type, rates] : roofs.kernel_ops_per_s) {
+    w.key(type).begin_object();
+    for (const auto& [rows, rate] : rates) w.key(std::to_string(rows)).value(rate);
+    w.end_object();
+  }
   w.end_object().end_object();
 }
 

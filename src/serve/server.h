@@ -38,7 +38,9 @@ struct ShownSetting {
 struct MachineRoofs {
   std::vector<std::pair<uint32_t, double>> bytes_per_s;   // read, by threads
   std::vector<std::pair<std::string, double>> ops_per_s;  // of all threads, by kind
-  std::string isa;                                        // that the operations were measured on
+  // Of all threads, by weight type and rows at once.
+  std::vector<std::pair<std::string, std::vector<std::pair<uint32_t, double>>>> kernel_ops_per_s;
+  std::string isa;  // that the operations were measured on
 };
 
 // What one API key may have under way, and use; without keys everyone together. 0: no limit.

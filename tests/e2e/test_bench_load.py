@@ -1,14 +1,18 @@
 """tally bench load against tally serve: what it prints and stores adds up, and every wrong flag is told. Nothing here judges a speed."""
 
+import asyncio
+import contextlib
 import json
 import signal
 import socket
+import ssl
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
-from rig import BINARY, DEADLINE_S, SMOL, clean_environment, tally
+from rig import BINARY, DEADLINE_S, LONG_RUN, SMOL, clean_environment, tally
 from test_cli import refused
 
 HEAD_KEYS = {
@@ -123,6 +127,134 @@ def test_file_of_requests(server, tmp_path):
     refused(65, "bench", "load", server.url, "--workload", file, says=("line 1", "prompt: 1"))
 
 
+def test_profile_says_what_no_flag_does(server, tmp_path):
+    lines = [{"prompt": "Once upon a time", "max_tokens": 1} for _ in range(2)]
+    file = tmp_path / "w.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = load(tmp_path, server.url, "--workload", file, "--profile", "standard")
+    assert [(r["repetition"], r["results"]["completed"]) for r in page["results"]] == [(i, 2) for i in range(5)]  # all of the file, five times
+    out = ("--workload", "random", "--prompt-tokens", "20", "--output-tokens", "1", "--concurrency", "16", "--out", tmp_path)
+    (result,) = load(tmp_path, server.url, *out[:-2])["results"]
+    assert result["results"]["completed"] == 200  # look
+    done = tally("bench", "load", server.url, *out, "--profile", "release", "--requests", "3")
+    assert done.returncode == 0 and "15 of 15 requests completed" in done.stdout, done.stdout
+    assert "over 5 runs, ms: TTFT P50 " in done.stdout and "; E2E P50 " in done.stdout
+    refused(64, "bench", "load", server.url, "--profile", "glance", says=("--profile", "look | standard | release"))
+
+
+@contextlib.contextmanager
+def listening(handle, **options):
+    """The port of an asyncio server in a thread of its own."""
+    ports, loop, over = [], asyncio.new_event_loop(), threading.Event()
+
+    async def serve():
+        server = await asyncio.start_server(handle, "127.0.0.1", 0, **options)
+        ports.append(server.sockets[0].getsockname()[1])
+        over.set()
+        async with server:
+            await server.serve_forever()
+
+    def work():
+        with contextlib.suppress(asyncio.CancelledError):
+            loop.run_until_complete(serve())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert over.wait(DEADLINE_S)
+    try:
+        yield ports[0]
+    finally:
+        for task in asyncio.all_tasks(loop):
+            loop.call_soon_threadsafe(task.cancel)
+        thread.join()
+        loop.close()
+
+
+def certificate(home, names):
+    key, cert = home / "key.pem", home / "cert.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", key, "-out", cert, "-days", "2",
+                    "-subj", "/CN=tally", "-addext", f"subjectAltName={names}"], check=True, capture_output=True)  # fmt: skip
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    return context, {"SSL_CERT_FILE": str(cert)}
+
+
+def test_over_tls(server, tmp_path):
+    async def forward(reader, writer):
+        """TLS ends here, as at a proxy before a server."""
+        there, back = await asyncio.open_connection("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
+
+        async def pump(source, sink):
+            with contextlib.suppress(ConnectionError, ssl.SSLError):
+                while data := await source.read(65536):
+                    sink.write(data)
+                    await sink.drain()
+            sink.close()
+
+        await asyncio.gather(pump(reader, back), pump(there, writer))
+
+    context, trust = certificate(tmp_path, "IP:127.0.0.1")
+    with listening(forward, ssl=context) as port:
+        url = f"https://127.0.0.1:{port}"
+        flags = ("--requests", "6", "--concurrency", "2", "--workload", "random", "--prompt-tokens", "20", "--output-tokens", "8")
+        (result,) = load(tmp_path / "runs", url, *flags, env=trust)["results"]
+        assert result["results"]["completed"] == 6 and result["results"]["total_output_tokens"] == 48 and result["results"]["median_ttft_ms"] > 0
+        refused(69, "bench", "load", url, *flags, says=("certificate verify failed", url))
+        done = tally("snapshot", url, env=trust)
+        assert done.returncode == 0 and "unaccounted" in done.stdout, done.stderr
+    (tmp_path / "other").mkdir()
+    context, trust = certificate(tmp_path / "other", "DNS:elsewhere.example")
+    with listening(forward, ssl=context) as port:
+        done = tally("bench", "load", f"https://127.0.0.1:{port}", *flags, env=trust)
+        assert done.returncode == 69 and "certificate verify failed" in done.stderr, done.stderr
+
+
+if LONG_RUN:
+
+    def test_generator_takes_little(tmp_path):
+        """10 streams of 50 tokens a second each: what the generator takes of a core while it notes 500 tokens a second."""
+        tokens, streams = 150, 10
+
+        async def answer(reader, writer):
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                while True:
+                    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                    length = next((int(line.split(":")[1]) for line in head.splitlines() if line.lower().startswith("content-length:")), 0)
+                    await reader.readexactly(length)
+                    if head.startswith("GET /v1/models "):
+                        body = b'{"object":"list","data":[{"id":"clock"}]}'
+                        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+                    elif not head.startswith("POST /v1/completions "):
+                        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+                    else:
+                        await stream(writer)
+                    await writer.drain()
+
+        async def stream(writer):
+            def event(data):
+                text = f"data: {data}\n\n".encode()
+                writer.write(b"%x\r\n%s\r\n" % (len(text), text))
+
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+            begin = asyncio.get_running_loop().time()
+            for i in range(tokens):
+                await asyncio.sleep(begin + 0.02 * (i + 1) - asyncio.get_running_loop().time())
+                event('{"choices":[{"index":0,"text":" word"}]}')
+            event('{"choices":[{"index":0,"text":"","finish_reason":"length"}]}')
+            event('{"choices":[],"usage":{"prompt_tokens":60,"completion_tokens":%d}}' % tokens)
+            event("[DONE]")
+            writer.write(b"0\r\n\r\n")
+
+        with listening(answer) as port:
+            (result,) = load(tmp_path, f"http://127.0.0.1:{port}", "--concurrency", str(streams), "--requests", str(4 * streams), "--workload", "random",
+                             "--prompt-tokens", "60", "--output-tokens", str(tokens))["results"]  # fmt: skip
+        figures = result["results"]
+        assert figures["completed"] == 4 * streams and figures["output_throughput"] > 450
+        share = figures["client_cpu_s"] / figures["duration"]
+        print(f"generator: {100 * share:.2f} % of a core at {figures['output_throughput']:.0f} tokens/s")
+        assert share <= 0.05, figures
+
+
 def test_table_and_capacity(server, tmp_path):
     done = tally("bench", "load", server.url, "--concurrency", "2", "--requests", "6", "--workload", "random", "--prompt-tokens", "20",
                  "--output-tokens", "3", "--slo", "ttft:0.001", "--find-capacity", "--out", tmp_path)  # fmt: skip
@@ -167,7 +299,7 @@ def test_wrong_flags(flags, says):
 
 def test_wrong_urls():
     refused(64, "bench", "load", says="URL")
-    for url in ("127.0.0.1:8000", "https://127.0.0.1", "http://127.0.0.1:0"):
+    for url in ("127.0.0.1:8000", "ftp://127.0.0.1", "http://127.0.0.1:0", "https://127.0.0.1:99999"):
         refused(64, "bench", "load", url, says=(url, "http://HOST"))
     refused(66, "bench", "load", "http://127.0.0.1:1", "--workload", "no/such/file", says=("--workload", "shared-prefix"))
     with socket.socket() as s:  # bound, nobody listens

@@ -1,4 +1,4 @@
-"""Runs of tally bench engine and bench kernel are stored, listed, and compared row by row."""
+"""Runs of tally bench engine, kernel and attention are stored, listed, and compared row by row."""
 
 import json
 import shutil
@@ -49,6 +49,21 @@ def test_kernel_is_stored_and_compared(tmp_path):
     assert [(m["metric"], m["unit"], m["verdict"]) for m in json.loads(done.stdout)["metrics"]] == [("q4_0", "GB/s", "SAME"), ("q8_0", "GB/s", "SAME")]
     engine, _ = stored(*ENGINE, *out, "--repetitions", "1")
     refused(64, "compare", a, engine, says="runs of bench kernel and bench engine")
+
+
+def test_attention_is_stored_and_compared(tmp_path):
+    shape = ("--context", "100,256", "--shape", "6/2/32", "--prefill", "40", "--kv-type", "int8", "--form", "paged", "--threads", "1")
+    a, head = stored("bench", "attention", *shape, "--repetitions", "6", "--store", "on", "--out", tmp_path / "runs")
+    b = shutil.copytree(a, tmp_path / "runs/again")
+    assert head["label"] == "bench-attention" and {r["context"] for r in head["results"]["rows"]} == {100, 256}
+    rows = json.loads(tally("runs", tmp_path / "runs", "--json").stdout)["runs"]
+    assert [r["command"] for r in rows] == ["bench attention"] * 2
+    done = tally("compare", a, b, "--json")
+    assert done.returncode == 0, done.stderr
+    metrics = json.loads(done.stdout)["metrics"]
+    assert len(metrics) == len(head["results"]["rows"]) and {m["verdict"] for m in metrics} == {"SAME"}
+    assert {m["unit"] for m in metrics} == {"Gop/s"} and any("context 256" in m["metric"] for m in metrics)
+    assert tally("report", a, b, "-o", tmp_path / "page.html").returncode == 0 and "bench attention" in (tmp_path / "page.html").read_text()
 
 
 def test_nothing_is_stored_when_off(tmp_path):

@@ -6,7 +6,8 @@ import time
 from rig import SMOL, TINY, tally
 from test_cli import refused
 
-ROOFS = {"isa": "avx2", "bytes_per_s": {"1": 10e9, "2": 20e9}, "ops_per_s": {"int8": 400e9, "f32": 100e9}}
+ROOFS = {"isa": "avx2", "bytes_per_s": {"1": 10e9, "2": 20e9}, "ops_per_s": {"int8": 400e9, "f32": 100e9},
+         "kernel_ops_per_s": {"q4_1": {"1": 60e9, "8": 200e9, "64": 300e9}}}  # fmt: skip
 
 CHECKS = ["threads", "cpu quota", "smt", "huge pages", "memlock", "swap", "frequency", "instruction sets", "bandwidth", "steal", "other programs",
           "page cache", "open files", "clock", "memory limit", "numa", "overcommit"]  # fmt: skip
@@ -55,6 +56,7 @@ def test_kept_roofs_are_told_by_servers(start, tmp_path):
     server = start(TINY, "--tuning-cache", tmp_path)
     told = server.get("/v1/settings").json["roofs"]
     assert told["isa"] == "avx2" and told["bytes_per_s"] == ROOFS["bytes_per_s"] and told["ops_per_s"] == ROOFS["ops_per_s"]
+    assert told["kernel_ops_per_s"] == ROOFS["kernel_ops_per_s"]
     server.complete("the sea", max_tokens=20, ignore_eos=True)
     metrics = server.metrics()
     assert metrics['tally_roof_bytes_per_second{threads="1"}'] == ROOFS["bytes_per_s"]["1"] and metrics['tally_roof_flops{threads="1"}'] > 0

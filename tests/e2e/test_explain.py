@@ -119,6 +119,7 @@ def test_a_real_run(server, tmp_path):
     saved = json.loads(out.stdout)["results"][0]["saved"]
     machine = json.loads(open(f"{saved}/run.json").read())["machine"]
     assert machine["roof_bytes_per_s"] == ROOFS["bytes_per_s"] and machine["roof_ops_per_s"] == ROOFS["ops_per_s"]
+    assert machine["roof_kernel_ops_per_s"] == ROOFS["kernel_ops_per_s"]
     page = explained(saved)
     assert page["steps"] > 12 and page["steps_missing"] == 0 and page["kinds"]["decode"]["steps"] > 0
     assert page["roofs_source"] == "told by the server" and page["roofs"]["bytes_per_s"] == ROOFS["bytes_per_s"]
@@ -131,6 +132,7 @@ def test_a_real_run(server, tmp_path):
     assert requests["worst_ttft"][0]["engine"]["prefill_tokens"] > 0 and requests["worst_ttft"][0]["engine"]["wall_s"] > 0
     assert "the memory cap cost nothing" in sentences(page)
     text = tally("explain", saved).stdout
+    assert "Q4_1: its kernels, in the caches:" in text and "8 rows" in text
     for part in ("share of E2E by stage", "longest waits for a first token", "longest gaps between tokens", "slowest requests: q queue", "|"):
         assert part in text, text
 
@@ -156,8 +158,12 @@ def test_a_live_server(server):
 
 
 def test_bad_input(tmp_path):
-    assert refused(66, "explain", tmp_path / "none")
+    stored(tmp_path / "20261130-061736-load-0a1b2c3d", [])
+    missing = refused(66, "explain", tmp_path / "20261130-061736-lod-0a1b2c3d")
+    assert f"did you mean {tmp_path}/20261130-061736-load-0a1b2c3d?" in missing and "the newest in" in missing
+    for command in (("report",), ("trace",), ("compare", tmp_path / "20261130-061736-load-0a1b2c3d")):
+        assert "the newest in" in refused(66, *command, tmp_path / "none"), command
     assert refused(64, "explain")
     assert "--seconds" in refused(64, "explain", tmp_path, "--seconds", "2")
     assert refused(69, "explain", "http://127.0.0.1:9")
-    assert refused(64, "explain", "https://127.0.0.1:9")
+    assert refused(69, "explain", "https://127.0.0.1:9")

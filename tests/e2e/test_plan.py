@@ -151,6 +151,28 @@ def test_what_fits_and_what_does_not():
     assert done.returncode == 69 and "weights" in done.stdout and done.stderr.count("\n") == 1
 
 
+DEEPSEEK3 = ("layers=61,heads=128,head-dim=192,value-dim=128,rope-dim=64,kv-rank=512,q-rank=1536,embedding=7168,ffn=18432,vocab=129280,context=8192,"
+             "experts=256,experts-used=8,expert-ffn=2048,shared-experts=1,dense-layers=3,type=q8_0")  # fmt: skip
+SHAPES = {  # what --shape says, the KV values of a token, parameters
+    "gemma3-4b": ("layers=34,heads=8,kv-heads=4,head-dim=256,embedding=2560,ffn=10240,vocab=262144,context=8192,window=1024,window-period=6,tied=1,type=q8_0", 34 * 4 * 512, 3.88e9),
+    "mixtral": ("layers=32,heads=32,kv-heads=8,head-dim=128,embedding=4096,ffn=14336,vocab=32000,experts=8,experts-used=2,type=q8_0", 32 * 8 * 256, 46.7e9),
+    "sliding-moe": ("layers=24,heads=64,kv-heads=8,head-dim=64,embedding=2880,ffn=2880,vocab=201088,experts=32,experts-used=4,window=128,window-period=2,type=q8_0", 24 * 8 * 128, 20.9e9),
+    "all-slide": ("layers=32,heads=32,kv-heads=8,window=4096,window-period=1024,ffn=14336,vocab=32000,type=q8_0", 32 * 8 * 256, 7.24e9),
+    "deepseek3": (DEEPSEEK3, 61 * 128 * (192 + 128), 671e9),
+    "deepseek2-lite": ("layers=27,heads=16,head-dim=192,value-dim=128,kv-rank=512,embedding=2048,ffn=10944,vocab=102400,experts=64,experts-used=6,expert-ffn=1408,shared-experts=2,dense-layers=1,type=q8_0",
+                       27 * 16 * (192 + 128), 15.7e9),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes_with_windows_experts_and_latents(name):
+    shape, kv_values, parameters = SHAPES[name]
+    page = planned("--shape", shape, "--memory", "900GiB", "--kv-type", "bf16", "--max-seqs", "1")
+    assert page["kv_bytes_per_token"] == kv_values * 2  # what is allocated: layers that slide keep all, latents are expanded
+    packed = page["of"]["weights", "packed weights"]
+    assert packed == pytest.approx(parameters * 34 / 32, rel=0.02)  # as their authors count them
+
+
 def test_standard_attention_shows_its_matrix():
     shape = "layers=24,heads=16,kv-heads=16,head-dim=64,embedding=1024,ffn=2816,vocab=32000,context=4096"
     flags = ("--shape", shape, "--memory", "32GiB", "--step-tokens", "4096")
@@ -167,6 +189,14 @@ def test_bad_input(tmp_path):
     refused(64, "plan", "--shape", "type=q9", says=("type=q9", "q4_k"))
     refused(64, "plan", "--shape", "embedding=1000,type=q4_k", says=("embedding 1000", "256"))
     refused(64, "plan", "--shape", "layers", says="key=value")
+    refused(64, "plan", "--shape", "window=512,kv-rank=512", says="exclude each other")
+    refused(64, "plan", "--shape", "window-period=1", says=("window-period=1", "2..1024"))
+    refused(64, "plan", "--shape", "q-rank=64", says="needs kv-rank")
+    refused(64, "plan", "--shape", "kv-rank=512,kv-heads=4", says=("kv-heads=4", "32"))
+    refused(64, "plan", "--shape", "kv-rank=512,rope-dim=128", says=("rope-dim=128", "at most 126"))
+    refused(64, "plan", "--shape", "kv-rank=100,type=q4_k", says=("kv-rank 100", "256"))
+    refused(64, "plan", "--shape", "experts=4,experts-used=5", says=("experts-used=5", "at most 4"))
+    refused(64, "plan", "--shape", "shared-experts=1", says="need experts")
     refused(66, "plan", tmp_path / "nothing.gguf")
     refused(78, "plan", TINY, "--max-model-len", "16000000", says="context")
     (tmp_path / "bad.gguf").write_bytes(b"GGUF" + bytes(40))
@@ -230,6 +260,7 @@ def test_steps_follow_the_engine(start):
     for step in steps:
         assert sum(step["phases_us"].values()) == step["duration_us"] > 0
         assert step["weight_bytes"] > 0 and step["kv_bytes"] > 0 and step["flops"] > 0
+        assert step["predicted_us"] > 0  # without --step-latency too
     assert [s["ctx_sum"] for s in steps] == [4, *range(5, 24)]
     assert server.get("/v1/steps?last=3").json["steps"] == steps[-3:]
     assert server.get(f"/v1/steps?since={steps[-2]['step']}").json["steps"] == steps[-1:]

@@ -114,7 +114,7 @@ def test_arms_levels_and_other_commands(tmp_path):
 def test_bad_input_is_told(tmp_path):
     run = write_run(tmp_path / "run")
     refused(64, "report", says="0 arguments")
-    refused(66, "report", f"{tmp_path}/none", says="none/run.json: no such file")
+    refused(66, "report", f"{tmp_path}/none", says="none: no stored run")
     refused(74, "report", run, "-o", f"{tmp_path}/none/page.html", says="none/page.html")
     (run / "run.json").write_text('{"schema": 2}')
     refused(65, "report", run, says=("run.json: schema: 2", "newer than 1"))
