@@ -1,7 +1,9 @@
 """I5: under eviction, sharing, forks and clients that leave, every answer is of its own prompt: nobody gets what is another's."""
 
+import json
 import random
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -67,3 +69,54 @@ def test_nobody_gets_what_is_anothers(start, tmp_path):
     metrics = server.metrics()
     assert metrics["tally_kv_evictions_total"] > 0 and metrics["vllm:prefix_cache_hits_total"] > 0 and metrics["tally_forks_total"] > 0
     server.at_rest()
+
+
+def told_apart(slower, faster):
+    """How well a time tells which of two it was: the share of pairs it puts right (the area under the curve), .5 by chance."""
+    ranked = sorted([(t, 1) for t in slower] + [(t, 0) for t in faster])
+    below = right = 0
+    for _, is_slower in ranked:
+        right += below * is_slower
+        below += 1 - is_slower
+    return right / (len(slower) * len(faster))
+
+
+if LONG_RUN and not SHORT:
+
+    def test_time_tells_nothing_of_what_another_key_asked(start, tmp_path):
+        """I1, I2: whether somebody else has asked a prompt before shows in no answer's time; whether the same key has, in each."""
+        keys = tmp_path / "keys"
+        keys.write_text("spy:spy\nvictim:victim\n")
+        keys.chmod(0o600)
+        server = start(TINY, "--kv-pool", "4MiB", "--block-tokens", "16", "--api-key-file", keys, "--public-metrics")
+        dice, headers = random.Random(1), {key: [("Authorization", f"Bearer {key}")] for key in ("spy", "victim")}
+        wire, asked = server.wire(), 0
+
+        def ask(key, prompt):
+            nonlocal wire, asked
+            body = json.dumps({"model": server.model, "prompt": prompt, "max_tokens": 1, "temperature": 0, "ignore_eos": True}).encode()
+            asked += 1
+            if asked % 900 == 0:  # before the server ends the connection by itself
+                wire.sock.close()
+                wire = server.wire()
+            begin = time.perf_counter()
+            reply = wire.request("POST", "/v1/completions", body, headers[key]).reply()
+            seconds = time.perf_counter() - begin
+            assert reply.status == 200, reply
+            return seconds
+
+        def separation(first, trials):
+            """`first` asks a prompt or another one, and then the spy asks that prompt."""
+            times = {True: [], False: []}
+            for _ in range(trials):
+                secret, other = ([dice.randrange(100, VOCABULARY) for _ in range(400)] for _ in range(2))
+                was_asked = dice.random() < 0.5
+                ask(first, secret if was_asked else other)
+                times[was_asked].append(ask("spy", secret))
+            return told_apart(slower=times[False], faster=times[True])
+
+        separation("victim", 50)  # the first requests of a process are slower
+        own, others = separation("spy", 300), separation("victim", 3000)
+        wire.sock.close()
+        print(f"told apart by time: one's own {own:.3f}, another's {others:.3f}")
+        assert own >= 0.95 and abs(others - 0.5) <= 0.05, (own, others)

@@ -2,13 +2,16 @@
 
 import concurrent.futures
 import json
+import re
 import struct
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from gguf_file import F32, STRING, U32, GgufFile, packed, tensor_bytes, text
-from rig import ROOT, SMOL, TINY, eventually, tally
+from rig import LONG_RUN, ROOT, SMOL, TINY, Events, Streamed, eventually, tally
 from test_cli import refused
 
 GIB = 1 << 30
@@ -244,6 +247,38 @@ def test_the_plan_is_true_at_start_and_at_peak(start):
     assert max(p["accounts"]["kv"]["used_bytes"] for p in pages) > 16 * 150 * plan["kv_bytes_per_token"] / 2
     assert any("unwritten tail" in p["fragmentation"]["verdict"] for p in pages)
     check_truth(accounts_of(server))
+
+
+if LONG_RUN:
+
+    def test_the_plan_and_64_mib_hold_the_fullest_load(start):
+        """Q15: every seat and most of the queue taken, alternatives for each token, and readers that do not read: what the server holds
+        of its own never passes what a cgroup of that size would end it for (pages of files are given back under pressure)."""
+        server = start(SMOL, "--kv-pool", "256MiB", "--max-seqs", "32")
+        planned = accounts_of(server)["planned_bytes"]
+        status = Path(f"/proc/{server.process.pid}/status")
+
+        def held():
+            return sum(int(kib) << 10 for kib in re.findall(r"^(?:RssAnon|RssShmem|VmSwap|VmPTE):\s+(\d+) kB$", status.read_text(), re.M))
+
+        peak, is_over = held(), threading.Event()
+
+        def watch():
+            nonlocal peak
+            while not is_over.wait(0.01):
+                peak = max(peak, held())
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        body = {"model": server.model, "prompt": "word " * 120, "max_tokens": 16, "ignore_eos": True, "stream": True, "logprobs": 20}
+        wires = [server.wire().request("POST", "/v1/completions", body | {"cache_salt": str(i)}) for i in range(160)]
+        answers = [Streamed(Events(wire)) for wire in wires]  # read one after the other: the others' events wait
+        is_over.set()
+        watcher.join()
+        for wire in wires:
+            wire.sock.close()
+        assert all(answer.finish_reason == "length" for answer in answers)
+        assert 0.9 * planned < peak <= planned + (64 << 20), (planned, peak)
 
 
 def test_steps_follow_the_engine(start):
