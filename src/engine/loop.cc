@@ -55,7 +55,7 @@ Loop::Loop(Parts parts)
   tokens_.reserve(rows);
   segments_.reserve(seqs);
   tables_.reserve(seqs * table);
-  logits_rows_.reserve(seqs);
+  logits_rows_.reserve(std::max(seqs, size_t{parts_.sched.logits_rows_max}));
   picks_.resize(seqs);
   outcomes_.reserve(seqs);
   to_notify_.reserve(seqs + parts_.sched.queue_max);
@@ -204,9 +204,9 @@ void Loop::pack(const sched::StepPlan& planned, int64_t now_us) {
     tokens_.insert(tokens_.end(), first, first + rows.rows);
     segments_.push_back({g.row_begin, rows.rows, rows.position, static_cast<uint32_t>(tables_.size())});
     for (const BlockId block : scheduler_.table(rows.seq)) tables_.push_back(raw(block));
+    for (uint32_t i = rows.rows - rows.logits; i < rows.rows; ++i) logits_rows_.push_back(g.row_begin + i);
     if (rows.wants_logits) {
-      g.logits = static_cast<int32_t>(logits_rows_.size());
-      logits_rows_.push_back(g.row_begin + rows.rows - 1);
+      g.logits = static_cast<int32_t>(logits_rows_.size()) - 1;
       const auto group = static_cast<uint32_t>(groups_.size());
       draws_.push_back({rows.seq, g.sequence, group, false, rows.begins > 0});
       for (uint32_t i = 0; i < rows.begins; ++i) {

@@ -78,7 +78,7 @@ class Loop final : public Engine {
     Sequence* sequence = nullptr;
     std::span<const TokenId> tokens;
     uint32_t prompt_tokens = 0, rows = 0, row_begin = 0, position = 0;
-    int32_t logits = -1;  // index of its logits row, or -1
+    int32_t logits = -1;  // index of its last row among those with logits, or -1
     bool decode = false, failed = false;
   };
   // A sequence that takes its next token from a row: the group's, or one that begins with it.

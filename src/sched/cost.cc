@@ -27,7 +27,7 @@ Load load_of(const StepPlan& plan) {
     const double rows = group.rows, positions = positions_of(group.position, rows);
     load.rows += rows;
     (group.decode ? load.decode_positions : load.prefill_positions) += positions;
-    load.logits += group.wants_logits ? 1 : 0;
+    load.logits += group.logits;
   }
   return load;
 }

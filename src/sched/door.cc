@@ -16,6 +16,9 @@ Core::Core(const Config& config_in, kv::Ledger& ledger_in)
   TALLY_CHECK(config.seqs_max >= 1 && config.step_tokens >= 1 && config.model_len_max >= 1,
               "sequences, step tokens, model length", config.seqs_max, config.step_tokens,
               config.model_len_max);
+  if (config.logits_rows_max == 0) config.logits_rows_max = config.seqs_max;
+  TALLY_CHECK(config.logits_rows_max >= seats, "every running sequence has a row of logits",
+              config.logits_rows_max, seats);
   if (config.queue_tokens_max == 0) config.queue_tokens_max = uint64_t{8} * config.model_len_max;
   plan.rows.reserve(seats);
   plan.admitted.reserve(seats);

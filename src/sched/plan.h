@@ -45,6 +45,7 @@ struct Config {
   Allocator allocator = Allocator::kPaged;
   Tick step_latency =
       0;  // what a step with decode rows may take; 0: no bound, and plans do not depend on time
+  uint32_t logits_rows_max = 0;  // rows with logits in a step, one at least for each that runs; 0: seqs_max
 };
 
 // One prompt and the sequences generated from it: choice c is the sequence seq + c.
@@ -80,6 +81,7 @@ struct PlannedRows {
   uint32_t recomputed = 0;    // of them computed before a preemption
   bool decode = false;        // the single row of a decoding sequence
   bool wants_logits = false;  // its last row's logits give a token
+  uint32_t logits = 0;        // of its last rows so many have logits
   // ... and as many for sequences that begin with this row: plan.begins[begins_at ...].
   uint32_t begins_at = 0, begins = 0;
   uint32_t outcomes() const { return wants_logits ? 1 + begins : 0; }

@@ -32,6 +32,7 @@ void add_rows(Core& core, Sequence& seq, uint32_t rows) {
   const uint32_t end = group.position + group.rows;
   group.recomputed = std::min(end, std::max(seq.computed_peak, group.position)) - group.position;
   group.wants_logits = end == seq.known();
+  group.logits = group.wants_logits ? 1 : 0;
   if (group.wants_logits && !seq.unborn.empty()) {
     group.begins_at = static_cast<uint32_t>(core.plan.begins.size());
     group.begins = static_cast<uint32_t>(seq.unborn.size());

@@ -204,12 +204,12 @@ class Rig {
 
   void forward(const StepPlan& plan, const StepFaults& faults) {
     results_.clear();
-    uint32_t rows = 0;
+    uint32_t rows = 0, logits = 0;
     bool prefill = false;
     stopped_ = false;
     for (const PlannedRows& g : plan.rows) {
       Record& r = records_[raw(g.seq) - 1];
-      rows += g.rows;
+      rows += g.rows, logits += g.logits;
       prefill |= !g.decode;
       if (g.decode && prefill) fail("a decode row after a prefill row");
       // A choice that goes on where a cancelled one was.
@@ -235,6 +235,8 @@ class Rig {
       }
     }
     if (rows > config_.step_tokens) fail("S1: rows of a step");
+    if (logits > (config_.logits_rows_max == 0 ? config_.seqs_max : config_.logits_rows_max))
+      fail("S1: rows of logits of a step");
     pick_outcomes(faults);
   }
 
