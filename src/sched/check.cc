@@ -44,6 +44,10 @@ void check_sequence(const Core& core, const Sequence& seq) {
               raw(seq.id));
   TALLY_CHECK(seq.stats.recomputed_tokens == 0 || seq.stats.preemptions > 0, "recomputed without cause",
               raw(seq.id));
+  TALLY_CHECK(!seq.has_scores_left() || seq.computed < seq.score_next, "S11: a row that had to score was not",
+              raw(seq.id), seq.computed, seq.score_next);
+  TALLY_CHECK(seq.known() == seq.prompt || !seq.has_scores_left(), "S11: generates before all is scored",
+              raw(seq.id), seq.score_next, seq.prompt);
   for (uint32_t i = 0; i < seq.table.size(); ++i) {
     const uint32_t start = i * core.block_tokens;
     const uint32_t fill = std::min(core.block_tokens, std::max(seq.computed, start) - start);
