@@ -133,8 +133,8 @@ void apply_penalties(std::span<float> logits, const Penalties& penalties, const 
   for (const TokenId id : context.generated) apply(id);
 }
 
-// Log of the sum of exp of the raw row, and the best of it.
-double take_logprobs(std::span<const float> row, const Scan& scanned, size_t top_count, Pick& pick,
+// Log of the sum of exp of the raw row, and its best into `out`, a Pick or a Score.
+double take_logprobs(std::span<const float> row, const Scan& scanned, size_t top_count, auto& out,
                      Scratch::State& scratch) {
   const Softmax softmax{.max = value_of_key(scanned.key_max)};
   const double log_sum = static_cast<double>(softmax.max) + log_positive(fill_weights(row, softmax, scratch));
@@ -143,7 +143,7 @@ double take_logprobs(std::span<const float> row, const Scan& scanned, size_t top
     std::sort(best.begin(), best.end());
     for (const uint64_t c : best) {
       const size_t i = candidate_id(c);
-      pick.top[pick.top_count++] = {id_of(i), static_cast<float>(static_cast<double>(row[i]) - log_sum)};
+      out.top[out.top_count++] = {id_of(i), static_cast<float>(static_cast<double>(row[i]) - log_sum)};
     }
   }
   return log_sum;
@@ -322,6 +322,20 @@ Pick pick(std::span<float> logits, const Params& params, const Context& context,
   result.is_end = contains(context.end_ids, result.id) || contains(params.stop_ids, result.id);
   if (params.logprobs >= 0)
     result.logprob = static_cast<float>(static_cast<double>(state.raw[chosen]) - log_sum);
+  return result;
+}
+
+Score score(std::span<const float> logits, TokenId id, size_t top, Scratch& scratch) {
+  Scratch::State& state = scratch.state();
+  TALLY_CHECK(logits.size() == state.vocab && top <= kLogprobsMax,
+              "a row of another vocabulary, or too many best", logits.size(), state.vocab, top);
+  const size_t i = index_of(id, logits.size());
+  const Scan scanned = scan(logits, state);
+  if (scanned.not_finite_count != 0) return Score{.finite = false};
+  Score result;
+  const double log_sum = take_logprobs(logits, scanned, top, result, state);
+  result.logprob = static_cast<float>(static_cast<double>(logits[i]) - log_sum);
+  result.rank = static_cast<uint32_t>(1 + count_before(logits, i, state));
   return result;
 }
 
