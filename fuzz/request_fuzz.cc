@@ -23,6 +23,11 @@ void check_options(const openai::Options& options) {
                 stop.size());
   TALLY_CHECK(options.params.temperature >= 0 && options.params.temperature <= 2, "temperature");
   TALLY_CHECK(options.params.top_p > 0 && options.params.top_p <= 1, "top_p");
+  const openai::Choices& choices = options.choices;
+  TALLY_CHECK(choices.prompt_logprobs >= -1 && choices.prompt_logprobs <= tally::sample::kLogprobsMax,
+              "prompt_logprobs", choices.prompt_logprobs);
+  TALLY_CHECK(!choices.prompt_only || (choices.echo && !choices.beams && options.max_tokens == 0),
+              "a prompt alone", options.max_tokens);
 }
 
 void check_tools(const openai::ToolUse& use) {

@@ -1,4 +1,5 @@
 // The tokens of a step: every sequence that wants one draws it from its row of logits; beams decide together.
+// And what its other rows of logits say of the prompt tokens behind them.
 #include "engine/loop.h"
 
 #include <algorithm>
@@ -6,12 +7,16 @@
 namespace tally::engine {
 
 void Loop::pick() {
-  parts_.pool->parallel_for(draws_.size(), [&](size_t i, size_t worker) { draw(i, worker); });
+  const size_t draws = draws_.size();
+  parts_.pool->parallel_for(draws + scored_.size(), [&](size_t i, size_t worker) {
+    i < draws ? draw(i, worker) : score_row(scored_[i - draws], worker);
+  });
   const std::span<const uint8_t> nonfinite = parts_.scratch.nonfinite();
   for (Group& g : groups_) {
     const auto rows = nonfinite.subspan(g.row_begin, g.rows);
     g.failed = std::any_of(rows.begin(), rows.end(), [](uint8_t flag) { return flag != 0; });
   }
+  for (const ScoredRow& row : scored_) groups_[row.group].failed |= !row.finite;
   outcomes_.clear();
   for (size_t i = 0; i < draws_.size(); ++i) {
     const Draw& d = draws_[i];
@@ -71,6 +76,15 @@ void Loop::draw(size_t index, size_t worker) {
   beams.set_row(d.seq, row);
 }
 
+void Loop::score_row(ScoredRow& row, size_t worker) {
+  const Group& g = groups_[row.group];
+  const Scoring& scoring = *g.sequence->scoring;
+  const sample::Score score = sample::score(parts_.scratch.logits(row.logits), g.tokens[row.position],
+                                            scoring.top, sample_scratch_[worker]);
+  row.finite = score.finite;
+  if (score.finite) scoring.scores->put(row.position, score);
+}
+
 // The beams of a request are side by side in the plan.
 void Loop::advance_beams() {
   const BeamFamily* previous = nullptr;
@@ -97,6 +111,19 @@ void Loop::begin_choice(const Draw& d) {
   r.steps = r.preemptions = r.recomputed_tokens = 0;
 }
 
+// Scores of failed rows stay unpublished. Who generates nothing has its prompt in the place of a first token.
+void Loop::take_scores(int64_t now_us) {
+  for (const Group& g : groups_) {
+    if (g.failed) continue;
+    if (g.scores > 0) {
+      Scoring& scoring = *g.sequence->scoring;
+      scoring.scores->publish(g.scored_position + g.scores - 1);
+      book_answer(scoring.booked_bytes, scoring.scores->bytes_in_use());
+    }
+    if (g.ends_prompt_only) g.sequence->receipt.first_token_us = now_us;
+  }
+}
+
 void Loop::take_tokens(int64_t now_us) {
   for (size_t i = 0; i < draws_.size(); ++i) {
     Sequence& s = *draws_[i].sequence;
@@ -109,7 +136,7 @@ void Loop::take_tokens(int64_t now_us) {
     r.last_us = now_us;
     if (s.beams) continue;
     s.stream->append(picks_[i], now_us);
-    book_stream(s, s.stream->bytes_in_use());
+    book_answer(s.booked_bytes, s.stream->bytes_in_use());
     to_notify_.push_back(s.stream);
   }
 }

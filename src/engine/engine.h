@@ -35,9 +35,11 @@ struct Request {
   std::vector<TokenId> prompt;  // at least one id, each in the vocabulary
   sample::Params params;
   std::shared_ptr<const sample::Constraint> constraint;  // null: none. Made for max_seqs matchers at once
-  uint32_t max_tokens = 0;                               // 0: until the context is full
-  uint32_t choices = 1;                                  // sequences from the one prompt: n, or best_of
-  uint32_t first_choice = 0;                             // index of the first one's draws (tests)
+  int32_t prompt_logprobs = -1;  // scores prompt tokens but the first, with so many best ones each; -1: none
+  bool prompt_only = false;      // nothing is generated: the answer ends with kLength; choices is 1, no beams
+  uint32_t max_tokens = 0;       // 0: until the context is full, or prompt_only
+  uint32_t choices = 1;          // sequences from the one prompt: n, or best_of
+  uint32_t first_choice = 0;     // index of the first one's draws (tests)
   std::optional<BeamSearch> beams;  // choices: how many of the best are returned, at most the width
   std::string tenant, salt;         // prefix sharing happens inside one (tenant, salt)
   int64_t arrived_us = 0;           // base::now_us() when the request's head and body were read
@@ -91,6 +93,9 @@ class Stream {
   virtual ~Stream() = default;
   // Takes the next event, if there is one.
   virtual bool next(TokenEvent& event) = 0;
+  // What the model made of the prompt token at `position`, from 1 on, in answer to prompt_logprobs. All are
+  // there before the first event, and at an end without a failure. False: not there.
+  virtual bool score(uint32_t position, sample::Score& score) const = 0;
   // True once the sequence has ended and every event was taken; then finish() and receipt() hold.
   virtual bool ended() const = 0;
   virtual Finish finish() const = 0;
@@ -103,8 +108,7 @@ class Stream {
 enum class Refusal : uint8_t { kQueueFull, kContextLength, kPoolTooSmall, kTooManyChoices, kStopping };
 struct Refused {
   Refusal why = Refusal::kQueueFull;
-  uint64_t needed = 0, available = 0;  // kContextLength: tokens (prompt + completion); kPoolTooSmall: blocks;
-                                       // kTooManyChoices: choices, sequences that run at once
+  uint64_t needed = 0, available = 0;  // kContextLength: tokens; kPoolTooSmall: blocks; else: sequences
   uint32_t retry_after_s = 1;          // kQueueFull, kStopping
 };
 struct Submitted {
@@ -126,8 +130,7 @@ struct Stats {
            blocks_registered = 0;
   uint64_t block_bytes = 0, waste_tokens = 0;
   uint64_t prompt_tokens = 0, prompt_tokens_cached = 0, generation_tokens = 0, recomputed_tokens = 0;
-  uint64_t prompt_tokens_recomputed =
-      0;  // cached ones computed again for logits; recomputed_tokens: after preemption
+  uint64_t prompt_tokens_recomputed = 0;  // cached ones, for logits; recomputed_tokens: after preemption
   uint64_t forks = 0, copied_blocks = 0;  // choices begun from another's prompt; blocks copied for a write
   uint64_t prefix_queries = 0, prefix_hits = 0, preemptions = 0, preempted_tokens = 0, evictions = 0,
            hash_mismatches = 0;
@@ -137,11 +140,10 @@ struct Stats {
   uint64_t step_sequences = 0;  // summed over steps
   uint64_t weight_bytes_read = 0, kv_bytes_read = 0, activation_bytes_read = 0, kv_bytes_written = 0,
            flops = 0;
-  uint64_t sequence_tokens_max = 0;       // prompt and answer of the longest that has ended
+  uint64_t sequence_tokens_max = 0;  // prompt and answer of the longest that has ended
   // Of forward_s, by the roof that asks for more; unbound_s: where the roofs are not known.
   double bandwidth_s = 0, compute_s = 0, unbound_s = 0;
-  double plan_s = 0, pack_s = 0, forward_s = 0, sample_s = 0, commit_s = 0,
-         idle_s = 0;  // sum to the thread's wall
+  double plan_s = 0, pack_s = 0, forward_s = 0, sample_s = 0, commit_s = 0, idle_s = 0;  // the thread's wall
   Histogram ttft, inter_token, time_per_output_token, e2e, queue, prefill, decode, inference;  // seconds
   Histogram prompt_tokens_per_request, generation_tokens_per_request, iteration_tokens;
   Histogram step_prefill, step_decode, step_mixed;
@@ -181,8 +183,7 @@ class Engine {
  public:
   virtual ~Engine() = default;
   virtual Submitted submit(Request request) = 0;
-  // The loop: returns after stop, with an error if a step failed (all streams have ended with kInternal
-  // then).
+  // The loop: returns after stop. An error: a step failed, and all streams have ended with kInternal.
   virtual base::Result<void> run() = 0;
   // Refuses new requests at once; running and waiting ones go on until `deadline_us`, then end with
   // kShutdown. Idempotent, the earliest deadline holds. Async-signal-unsafe.

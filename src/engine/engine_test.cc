@@ -235,6 +235,21 @@ TEST(Engine, SteadyStepAllocatesNothing) {
   EXPECT_EQ(allocations, 0u);
 }
 
+TEST(Engine, StepsThatScoreAllocateNothing) {
+  Hand hand(small_request());
+  Request r = greedy(prompt(100, 1), 5);
+  r.prompt_logprobs = 20;
+  const auto stream = hand.engine->submit(r).streams.at(0);
+  hand.loop->step();
+  allocations = 0;
+  counting = true;
+  for (int i = 0; i < 10; ++i) hand.loop->step();
+  counting = false;
+  EXPECT_EQ(allocations, 0u);
+  sample::Score score;
+  EXPECT_TRUE(stream->score(81, score));
+}
+
 // The log of steps and the totals are the same account.
 TEST(Engine, StepsAddUpToTheTotals) {
   Hand hand(small_request());

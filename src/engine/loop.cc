@@ -55,7 +55,9 @@ Loop::Loop(Parts parts)
   tokens_.reserve(rows);
   segments_.reserve(seqs);
   tables_.reserve(seqs * table);
-  logits_rows_.reserve(seqs);
+  const size_t with_logits = std::max(seqs, size_t{parts_.sched.logits_rows_max});
+  logits_rows_.reserve(with_logits);
+  scored_.reserve(with_logits);
   picks_.resize(seqs);
   outcomes_.reserve(seqs);
   to_notify_.reserve(seqs + parts_.sched.queue_max);
@@ -227,8 +229,8 @@ const sched::StepPlan& Loop::plan(int64_t now_us) {
 void Loop::pack(const sched::StepPlan& planned, int64_t now_us) {
   record_ = {.step = record_.step + 1, .predicted_us = static_cast<int64_t>(planned.predicted)};
   copies_.assign(planned.copies.begin(), planned.copies.end());
-  groups_.clear(), draws_.clear(), constrained_.clear(), tokens_.clear(), segments_.clear(), tables_.clear(),
-      logits_rows_.clear();
+  groups_.clear(), draws_.clear(), constrained_.clear(), scored_.clear(), tokens_.clear(), segments_.clear(),
+      tables_.clear(), logits_rows_.clear();
   for (const sched::PlannedRows& rows : planned.rows) {
     Group g;
     g.seq = rows.seq;
@@ -242,10 +244,16 @@ void Loop::pack(const sched::StepPlan& planned, int64_t now_us) {
     tokens_.insert(tokens_.end(), first, first + rows.rows);
     segments_.push_back({g.row_begin, rows.rows, rows.position, static_cast<uint32_t>(tables_.size())});
     for (const BlockId block : scheduler_.table(rows.seq)) tables_.push_back(raw(block));
+    const auto group = static_cast<uint32_t>(groups_.size());
+    g.scores = rows.scores, g.scored_position = rows.scores > 0 ? rows.scored_position() : 0;
+    g.ends_prompt_only = g.sequence->prompt_only && rows.position + rows.rows == g.prompt_tokens;
+    for (uint32_t i = 0; i < rows.logits; ++i) {
+      if (i < rows.scores)
+        scored_.push_back({group, static_cast<uint32_t>(logits_rows_.size()), g.scored_position + i});
+      logits_rows_.push_back(g.row_begin + rows.rows - rows.logits + i);
+    }
     if (rows.wants_logits) {
-      g.logits = static_cast<int32_t>(logits_rows_.size());
-      logits_rows_.push_back(g.row_begin + rows.rows - 1);
-      const auto group = static_cast<uint32_t>(groups_.size());
+      g.logits = static_cast<int32_t>(logits_rows_.size()) - 1;
       draws_.push_back({rows.seq, g.sequence, group, false, rows.begins > 0});
       for (uint32_t i = 0; i < rows.begins; ++i) {
         const SeqId seq = planned.begins[rows.begins_at + i];
@@ -299,6 +307,7 @@ void Loop::commit(const Marks& at) {
     (g.decode ? decode_rows : prefill_rows) += g.rows;
     account_rows(g, at.begin_us, at.computed_us, now);
   }
+  take_scores(now);
   take_tokens(now);
   {
     const std::lock_guard lock(mailbox_->mutex);
@@ -314,6 +323,7 @@ void Loop::commit(const Marks& at) {
     }
     for (const Group& g : groups_) {
       if (g.failed) scheduler_.fail(g.seq);
+      if (g.ends_prompt_only && !g.failed) account_.prompt(g.sequence->receipt);
       g.sequence->mark_us = now;
     }
     for (size_t i = 0; i < draws_.size(); ++i) {

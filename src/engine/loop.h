@@ -57,10 +57,19 @@ class Loop final : public Engine {
   bool step();
 
  private:
+  // The scores of a request's prompt, until the last of its sequences has ended.
+  struct Scoring {
+    std::shared_ptr<PromptScores> scores;
+    uint8_t top = 0;
+    uint32_t sequences = 0;
+    uint64_t promised_bytes = 0, booked_bytes = 0;
+  };
   // A sequence from submit to its end record: a choice of a request, or one of its beams.
   struct Sequence {
     std::shared_ptr<TokenStream> stream;  // null: a beam
     std::shared_ptr<BeamFamily> beams;
+    std::shared_ptr<Scoring> scoring;  // null: the prompt is not scored
+    bool prompt_only = false;
     std::shared_ptr<const sample::Params> params;
     std::shared_ptr<const sample::Constraint> constraint;  // null: unconstrained
     std::unique_ptr<sample::ConstraintMatcher> matcher;    // while it runs, from its first token on
@@ -82,8 +91,15 @@ class Loop final : public Engine {
     Sequence* sequence = nullptr;
     std::span<const TokenId> tokens;
     uint32_t prompt_tokens = 0, rows = 0, row_begin = 0, position = 0;
-    int32_t logits = -1;  // index of its logits row, or -1
+    int32_t logits = -1;                       // index of its last row among those with logits, or -1
+    uint32_t scores = 0, scored_position = 0;  // prompt tokens scored in this step, from there on
     bool decode = false, failed = false;
+    bool ends_prompt_only = false;  // with the last row of a sequence that generates nothing
+  };
+  // A row that scores the prompt token behind it.
+  struct ScoredRow {
+    uint32_t group = 0, logits = 0, position = 0;
+    bool finite = true;
   };
   // A sequence that takes its next token from a row: the group's, or one that begins with it.
   struct Draw {
@@ -108,16 +124,19 @@ class Loop final : public Engine {
   void follow_constraint(Draw& draw);
   void pick();
   void draw(size_t index, size_t worker);
+  void score_row(ScoredRow& row, size_t worker);
   void advance_beams();
   void take_tokens(int64_t now_us);
+  void take_scores(int64_t now_us);
   void begin_choice(const Draw& draw);
   void commit(const Marks& marks);
   void log_step(const Marks& marks);
   void account_rows(const Group& group, int64_t begin_us, int64_t sampled_us, int64_t end_us);
   Submitted add_sequences(Request request, const sched::Admission& admission, SeqId first,
                           uint32_t prompt_tokens);
+  std::shared_ptr<Scoring> scoring_of(const Request& request, uint32_t prompt_tokens);
   bool streams_fit(const Request& request, const sched::Request& wanted) const;
-  void book_stream(Sequence& sequence, uint64_t bytes_in_use);
+  void book_answer(uint64_t& booked, uint64_t bytes_in_use);
   void release_stream(Sequence& sequence);
   void note_scheduled(Sequence& sequence, int64_t now_us);
   void end_beam(BeamFamily& beams, Finish finish, const Receipt& receipt, int64_t now_us);
@@ -148,6 +167,7 @@ class Loop final : public Engine {
   std::vector<Group> groups_;
   std::vector<Draw> draws_;
   std::vector<uint32_t> constrained_;  // of the draws
+  std::vector<ScoredRow> scored_;
   std::vector<sched::BlockCopy> copies_;
   std::vector<TokenId> tokens_;
   std::vector<model::Segment> segments_;

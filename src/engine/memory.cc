@@ -202,6 +202,7 @@ Result<std::unique_ptr<Engine>> load_engine(const LoadRequest& request, base::Ac
   set_policy(set.policy, parts);
   parts.cost = step_cost(parts, set.step_tokens, plan.max_model_len);
   parts.sched.seqs_max = set.max_seqs, parts.sched.queue_max = set.max_queue;
+  parts.sched.logits_rows_max = s.limits.logits_rows_max;
   parts.sched.step_tokens = set.step_tokens, parts.sched.model_len_max = plan.max_model_len;
   parts.ledger = ledger_config(set, plan.blocks);
   parts.stream_bytes_max = stream_bytes_max(set, plan);

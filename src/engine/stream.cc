@@ -6,12 +6,58 @@
 
 namespace tally::engine {
 
+namespace {
+
+// Whole pages, as they are touched.
+uint64_t in_pages(uint64_t bytes) {
+  constexpr uint64_t kPage = 4096;
+  return (bytes + kPage - 1) / kPage * kPage;
+}
+
+}  // namespace
+
+PromptScores::PromptScores(uint32_t last, uint8_t top)
+    : last_(last),
+      top_(top),
+      records_(std::make_unique_for_overwrite<std::byte[]>(size_t{last} * sizeof(Record))),
+      tops_(std::make_unique_for_overwrite<std::byte[]>(size_t{last} * top * sizeof(sample::TokenLogprob))) {}
+
+uint64_t PromptScores::bytes(uint32_t last, uint8_t top) {
+  return last * (sizeof(Record) + size_t{top} * sizeof(sample::TokenLogprob)) + sizeof(PromptScores);
+}
+
+uint64_t PromptScores::bytes_in_use() const {
+  const uint64_t written = written_.load(std::memory_order_relaxed);
+  return in_pages(written * sizeof(Record)) + in_pages(written * top_ * sizeof(sample::TokenLogprob)) +
+         sizeof(PromptScores);
+}
+
+void PromptScores::put(uint32_t position, const sample::Score& score) {
+  TALLY_CHECK(position >= 1 && position <= last_, "a score beyond the prompt", position, last_);
+  const size_t i = position - 1;
+  const auto top = std::min(top_, score.top_count);
+  std::construct_at(reinterpret_cast<Record*>(records_.get()) + i, Record{score.logprob, score.rank, top});
+  std::uninitialized_copy_n(score.top.begin(), top,
+                            reinterpret_cast<sample::TokenLogprob*>(tops_.get()) + i * top_);
+}
+
+bool PromptScores::read(uint32_t position, sample::Score& score) const {
+  if (position == 0 || position > written_.load(std::memory_order_acquire)) return false;
+  const size_t i = position - 1;
+  const Record& r = *(reinterpret_cast<const Record*>(records_.get()) + i);
+  score.finite = true, score.logprob = r.logprob, score.rank = r.rank, score.top_count = r.top_count;
+  std::copy_n(reinterpret_cast<const sample::TokenLogprob*>(tops_.get()) + i * top_, r.top_count,
+              score.top.begin());
+  return true;
+}
+
 TokenStream::TokenStream(SeqId seq, uint32_t tokens_max, uint8_t top, std::shared_ptr<Mailbox> mailbox,
-                         std::function<void()> notify)
+                         std::function<void()> notify, std::shared_ptr<const PromptScores> scores)
     : seq_(seq),
       top_(top),
       mailbox_(std::move(mailbox)),
       notify_(std::move(notify)),
+      scores_(std::move(scores)),
       records_max_(tokens_max),
       records_(std::make_unique_for_overwrite<std::byte[]>(size_t{tokens_max} * sizeof(Record))),
       tops_(std::make_unique_for_overwrite<std::byte[]>(size_t{tokens_max} * top *
@@ -26,9 +72,7 @@ uint64_t TokenStream::token_bytes(uint8_t top) {
 }
 
 uint64_t TokenStream::bytes_in_use(uint64_t tokens, uint8_t top) {
-  constexpr uint64_t kPage = 4096;
-  const auto pages = [](uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; };
-  return pages(tokens * sizeof(Record)) + pages(tokens * top * sizeof(sample::TokenLogprob)) +
+  return in_pages(tokens * sizeof(Record)) + in_pages(tokens * top * sizeof(sample::TokenLogprob)) +
          sizeof(TokenStream);
 }
 

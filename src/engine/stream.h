@@ -22,13 +22,45 @@ struct Mailbox {
   bool attention = false;      // guarded by mutex: something arrived since the engine looked
 };
 
+// The scores of one prompt, which all of its choices have: of positions 1 to `last`, each with room for `top`
+// best ones.
+class PromptScores {
+ public:
+  PromptScores(uint32_t last, uint8_t top);
+
+  bool read(uint32_t position, sample::Score& score) const;
+
+  // Different positions from different threads of the engine; read once they are published, in order.
+  void put(uint32_t position, const sample::Score& score);
+  void publish(uint32_t through) { written_.store(through, std::memory_order_release); }
+
+  // Of all that it has room for, and of those pages that so many have touched.
+  static uint64_t bytes(uint32_t last, uint8_t top);
+  uint64_t bytes_in_use() const;
+
+ private:
+  struct Record {
+    float logprob = 0;
+    uint32_t rank = 0;
+    uint8_t top_count = 0;
+  };
+  const uint32_t last_;
+  const uint8_t top_;
+  std::unique_ptr<std::byte[]> records_;  // [last_] of Record
+  std::unique_ptr<std::byte[]> tops_;     // [last_][top_] of TokenLogprob
+  std::atomic<uint32_t> written_{0};
+};
+
 class TokenStream final : public Stream {
  public:
-  // Room for `tokens_max` events and, with `top` > 0, as many best lists.
+  // Room for `tokens_max` events and, with `top` > 0, as many best lists. `scores` of the prompt: or null.
   TokenStream(SeqId seq, uint32_t tokens_max, uint8_t top, std::shared_ptr<Mailbox> mailbox,
-              std::function<void()> notify);
+              std::function<void()> notify, std::shared_ptr<const PromptScores> scores = nullptr);
 
   bool next(TokenEvent& event) override;
+  bool score(uint32_t position, sample::Score& score) const override {
+    return scores_ && scores_->read(position, score);
+  }
   bool ended() const override;
   Finish finish() const override { return finish_; }
   const Receipt& receipt() const override { return receipt_; }
@@ -62,6 +94,7 @@ class TokenStream final : public Stream {
   const uint8_t top_;
   const std::shared_ptr<Mailbox> mailbox_;
   const std::function<void()> notify_;
+  const std::shared_ptr<const PromptScores> scores_;
 
   // Filled by the engine thread up to written_, read by the reader up to it. Pages behind it are untouched.
   const uint32_t records_max_;

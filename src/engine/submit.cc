@@ -72,6 +72,8 @@ Submitted Loop::submit(Request request) {
   wanted.tenant = prefix_namespace(request.tenant, {})[0];
   wanted.seq = SeqId{next_seq_};
   wanted.max_tokens = request.max_tokens;
+  wanted.prompt_only = request.prompt_only;
+  wanted.score_from = request.prompt_logprobs >= 0 ? 1 : 0;
   wanted.prefix_namespace = prefix_namespace(request.tenant, request.salt);
   wanted.arrival = now;
   wanted.deadline = request.deadline_us;
@@ -104,10 +106,14 @@ Submitted Loop::submit(Request request) {
 bool Loop::streams_fit(const Request& request, const sched::Request& wanted) const {
   const uint64_t prompt = std::min<uint64_t>(wanted.prompt.size(), parts_.info.max_model_len);
   const auto left = static_cast<uint32_t>(parts_.info.max_model_len - prompt);
-  const uint32_t tokens = request.max_tokens > 0 ? std::min(request.max_tokens, left) : left;
+  const uint32_t most = request.max_tokens > 0 ? std::min(request.max_tokens, left) : left;
+  const uint32_t tokens = request.prompt_only ? 0 : most;
   uint64_t bytes = request.choices * TokenStream::bytes(tokens, best_told(request)) +
                    wanted.choices * followed_bytes(request, tokens);
   if (wanted.beams) bytes += BeamFamily::bytes(rules_of(request, tokens, parts_.end_ids.size()));
+  if (request.prompt_logprobs >= 0)
+    bytes +=
+        PromptScores::bytes(static_cast<uint32_t>(prompt), static_cast<uint8_t>(request.prompt_logprobs));
   return promised_bytes_ == 0 || promised_bytes_ + bytes <= parts_.stream_bytes_max;
 }
 
@@ -118,13 +124,14 @@ Submitted Loop::add_sequences(Request request, const sched::Admission& admission
   const bool beams = request.beams && request.beams->width > 1;
   if (request.beams) request.params.temperature = 0, request.params.logprobs = best_told(request);
   const uint8_t top = best_told(request);
+  const auto scoring = scoring_of(request, prompt_tokens);
   Submitted result;
   uint64_t promised = TokenStream::bytes(admission.max_tokens, top),
            booked = TokenStream::bytes_in_use(0, top);
   for (uint32_t c = 0; c < request.choices; ++c) {
     const SeqId seq = beams ? first : SeqId{raw(first) + c};
-    result.streams.push_back(
-        std::make_shared<TokenStream>(seq, admission.max_tokens, top, mailbox_, request.notify));
+    result.streams.push_back(std::make_shared<TokenStream>(
+        seq, admission.max_tokens, top, mailbox_, request.notify, scoring ? scoring->scores : nullptr));
   }
   const uint32_t width = beams ? request.beams->width : request.choices;
   std::shared_ptr<BeamFamily> family;
@@ -139,6 +146,9 @@ Submitted Loop::add_sequences(Request request, const sched::Admission& admission
   for (uint32_t c = 0; c < width; ++c) {
     auto sequence = std::make_unique<Sequence>();
     sequence->beams = family;
+    sequence->scoring = scoring;
+    if (scoring) ++scoring->sequences;
+    sequence->prompt_only = request.prompt_only;
     if (!beams) sequence->stream = std::static_pointer_cast<TokenStream>(result.streams[c]);
     sequence->params = params;
     sequence->choice = request.first_choice + c;
@@ -149,23 +159,38 @@ Submitted Loop::add_sequences(Request request, const sched::Admission& admission
     sequence->mark_us = now;
     sequence->promised_bytes = promised;
     promised_bytes_ += promised;
-    book_stream(*sequence, booked);
+    book_answer(sequence->booked_bytes, booked);
     sequence->constraint = request.constraint;
     sequences_.emplace(SeqId{raw(first) + c}, std::move(sequence));
   }
   return result;
 }
 
-void Loop::book_stream(Sequence& s, uint64_t bytes_in_use) {
-  if (bytes_in_use == s.booked_bytes) return;
+// Null: nothing is scored.
+std::shared_ptr<Loop::Scoring> Loop::scoring_of(const Request& request, uint32_t prompt_tokens) {
+  if (request.prompt_logprobs < 0) return nullptr;
+  auto scoring = std::make_shared<Scoring>();
+  scoring->top = static_cast<uint8_t>(request.prompt_logprobs);
+  scoring->scores = std::make_shared<PromptScores>(prompt_tokens - 1, scoring->top);
+  scoring->promised_bytes = PromptScores::bytes(prompt_tokens - 1, scoring->top);
+  promised_bytes_ += scoring->promised_bytes;
+  book_answer(scoring->booked_bytes, scoring->scores->bytes_in_use());
+  return scoring;
+}
+
+void Loop::book_answer(uint64_t& booked, uint64_t bytes_in_use) {
+  if (bytes_in_use == booked) return;
   parts_.accounts->book(base::Account::kRuntime, "token streams",
-                        static_cast<int64_t>(bytes_in_use) - static_cast<int64_t>(s.booked_bytes));
-  s.booked_bytes = bytes_in_use;
+                        static_cast<int64_t>(bytes_in_use) - static_cast<int64_t>(booked));
+  booked = bytes_in_use;
 }
 
 void Loop::release_stream(Sequence& s) {
   promised_bytes_ -= s.promised_bytes;
-  book_stream(s, 0);
+  book_answer(s.booked_bytes, 0);
+  if (!s.scoring || --s.scoring->sequences > 0) return;
+  promised_bytes_ -= s.scoring->promised_bytes;
+  book_answer(s.scoring->booked_bytes, 0);
 }
 
 }  // namespace tally::engine

@@ -118,6 +118,25 @@ std::span<uint64_t> best_candidates(std::span<const float> row, size_t m, Scratc
   return std::span(scratch.candidates).first(count);
 }
 
+size_t count_before(std::span<const float> row, size_t id, const Scratch::State& scratch) {
+  const int32_t own = order_key(row[id]);
+  const size_t own_block = id / kBlock;
+  const auto count = [](std::span<const float> values, int32_t floor_key) {
+    size_t n = 0;
+    for (const float value : values) n += order_key(value) >= floor_key ? 1 : 0;
+    return n;
+  };
+  size_t before = 0;
+  for (size_t b = 0; b < block_count(row.size()); ++b) {
+    // Of equal ones those with a lower id are before it. Most blocks hold nothing as large.
+    const int32_t floor_key = b < own_block ? own : own + 1;
+    if (b != own_block && scratch.block_keys[b] >= floor_key) before += count(block_of(row, b), floor_key);
+  }
+  const std::span<const float> block = block_of(row, own_block);
+  const size_t at = id - own_block * kBlock;
+  return before + count(block.first(at), own) + count(block.subspan(at + 1), own + 1);
+}
+
 float weight(float value, const Softmax& softmax) {
   const float w = exp_negative((softmax.max - value) / softmax.temperature);
   // As in exp_negative: below the least weight, a mask of zeros.

@@ -62,6 +62,9 @@ Scan scan(std::span<const float> row, Scratch::State& scratch);
 // row.
 std::span<uint64_t> best_candidates(std::span<const float> row, size_t m, Scratch::State& scratch);
 
+// How many values are before that of `id` in order. Requires: `scan` of the same row.
+size_t count_before(std::span<const float> row, size_t id, const Scratch::State& scratch);
+
 // weights[i] = exp((row[i] - max) / temperature), 0 where below `weight_min`; block_weights their sums.
 // Returns the sum of all.
 struct Softmax {

@@ -311,4 +311,20 @@ Pick pick(std::span<float> logits, const Params& params, const Context& context,
   return result;
 }
 
+Score score(std::span<const float> logits, TokenId id, size_t top, Scratch& scratch) {
+  Scratch::State& state = scratch.state();
+  TALLY_CHECK(logits.size() == state.vocab && top <= kLogprobsMax,
+              "a row of another vocabulary, or too many best", logits.size(), state.vocab, top);
+  const size_t i = index_of(id, logits.size());
+  const Scan scanned = scan(logits, state);
+  if (scanned.not_finite_count != 0) return Score{.finite = false};
+  Score result;
+  const double log_sum = log_sum_of(logits, scanned, state);
+  result.top_count =
+      static_cast<uint8_t>(best_logprobs(logits, log_sum, std::span(result.top).first(top), state));
+  result.logprob = static_cast<float>(static_cast<double>(logits[i]) - log_sum);
+  result.rank = static_cast<uint32_t>(1 + count_before(logits, i, state));
+  return result;
+}
+
 }  // namespace tally::sample

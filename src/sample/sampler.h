@@ -38,6 +38,15 @@ struct Pick {
   std::array<TokenLogprob, kLogprobsMax> top{};
 };
 
+// What a row says of a token that is known already.
+struct Score {
+  bool finite = true;     // false: the row held NaN or infinity; the rest is meaningless
+  float logprob = 0;      // of the token
+  uint32_t rank = 0;      // from 1: one more than there are tokens before it in order
+  uint8_t top_count = 0;  // the best, best first
+  std::array<TokenLogprob, kLogprobsMax> top{};
+};
+
 // What the sampler knows about the sequence.
 struct Context {
   std::span<const TokenId> prompt;
@@ -66,5 +75,9 @@ class Scratch {
 
 // Shapes: logits [vocab] f32, overwritten. The position of the draw is context.generated.size().
 Pick pick(std::span<float> logits, const Params& params, const Context& context, Scratch& scratch);
+
+// Shapes: logits [vocab] f32. The log-probability is the one that `pick` tells of the same row. `top`: how
+// many of the best, at most kLogprobsMax.
+Score score(std::span<const float> logits, TokenId id, size_t top, Scratch& scratch);
 
 }  // namespace tally::sample

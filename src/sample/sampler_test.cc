@@ -494,5 +494,47 @@ TEST(Pick, AFlatVocabularyOfFullSizeIsDrawnEvenly) {
   EXPECT_NEAR(sum / kDraws, kVocab / 4.0, kVocab / 16.0);
 }
 
+// What `pick` says of the token it takes, and a rank by counting.
+TEST(Score, IsWhatPickTells) {
+  for (const size_t n : {1ul, 5ul, 64ul, 65ul, 1000ul, 49'152ul}) {
+    std::vector<float> row = random_row(n, static_cast<uint32_t>(n), 4);
+    for (size_t i = 0; i + 3 < n; i += 7) row[i + 3] = row[i];  // equal ones
+    Scratch scratch(n);
+    Params params;
+    params.temperature = 0, params.logprobs = kLogprobsMax;
+    std::vector<float> spent = row;
+    const Pick pick_of = pick(spent, params, {}, scratch);
+    const std::vector<float> before = row;
+    for (size_t i = 0; i < n; i += 1 + n / 50) {
+      const TokenId id{static_cast<int32_t>(i)};
+      const Score got = score(row, id, 3, scratch);
+      size_t rank = 1;
+      for (size_t k = 0; k < n; ++k) rank += row[k] > row[i] || (row[k] == row[i] && k < i) ? 1 : 0;
+      EXPECT_TRUE(got.finite);
+      EXPECT_EQ(got.rank, rank) << i << " of " << n;
+      ASSERT_EQ(got.top_count, std::min<size_t>(n, 3));
+      for (size_t t = 0; t < got.top_count; ++t) {
+        EXPECT_EQ(got.top[t].id, pick_of.top[t].id);
+        EXPECT_EQ(got.top[t].logprob, pick_of.top[t].logprob);
+        if (got.top[t].id == id) {
+          EXPECT_EQ(got.rank, t + 1);
+          EXPECT_EQ(got.logprob, got.top[t].logprob);
+        }
+      }
+    }
+    EXPECT_EQ(score(row, pick_of.id, 0, scratch).logprob, pick_of.logprob);
+    EXPECT_EQ(row, before) << "the row is left as it was";
+  }
+}
+
+TEST(Score, NotFinite) {
+  Scratch scratch(100);
+  for (const float bad : {kNan, kInf, -kInf}) {
+    std::vector<float> row = random_row(100, 1, 1);
+    row[70] = bad;
+    EXPECT_FALSE(score(row, TokenId{3}, 2, scratch).finite);
+  }
+}
+
 }  // namespace
 }  // namespace tally::sample

@@ -22,8 +22,8 @@ bool chains(const Core& core, const Sequence& seq) {
 
 }  // namespace
 
-// The entries that continue the sequence's table, into core.path. The last known token is never taken from
-// the index: its row is computed, for its logits.
+// The entries that continue the sequence's table, into core.path. Tokens whose rows have logits are never
+// taken from the index: they are computed.
 void match_prefix(Core& core, Sequence& seq) {
   core.path.clear();
   if (!chains(core, seq)) return;
@@ -31,7 +31,7 @@ void match_prefix(Core& core, Sequence& seq) {
   TALLY_CHECK(seq.chain.size() == seq.table.size(), "a waiting sequence holds full blocks only", raw(seq.id),
               seq.chain.size(), seq.table.size());
   kv::Handle parent = seq.chain.empty() ? kv::kRoot : seq.chain.back();
-  const uint32_t full = (seq.known() - 1) / core.block_tokens;
+  const uint32_t full = seq.reusable() / core.block_tokens;
   for (uint32_t block = seq.table.size(); block < full; ++block) {
     const auto entry = core.ledger.find(block_key(core, seq, parent, block));
     if (!entry) return;
@@ -47,7 +47,7 @@ bool is_deferred(const Core& core, const Sequence& seq) {
   if (!chains(core, seq)) return false;
   const size_t start = (seq.table.size() + core.path.size()) * core.block_tokens;
   const size_t end = start + core.block_tokens;
-  if (end > seq.known() - size_t{1}) return false;
+  if (end > seq.reusable()) return false;
   const auto same = [&](const Sequence& other, size_t from, size_t to) {
     const auto a = seq.tokens.begin(), b = other.tokens.begin();
     return std::equal(a + static_cast<ptrdiff_t>(from), a + static_cast<ptrdiff_t>(to),
@@ -90,7 +90,7 @@ bool fits(const Core& core, const Sequence& seq) {
 // their number.
 uint32_t take_partial_hit(Core& core, Sequence& seq, Tick now) {
   if (!chains(core, seq) || !core.has(1)) return 0;
-  const uint32_t left = std::min(seq.remaining() - 1, core.block_tokens);
+  const uint32_t left = std::min(seq.reusable() - seq.computed, core.block_tokens);
   const kv::Handle parent = seq.chain.empty() ? kv::kRoot : seq.chain.back();
   const auto ids = std::span(seq.tokens).subspan(seq.computed, left);
   const auto found = core.ledger.find_partial({parent, &seq.space, ids});
@@ -105,8 +105,8 @@ uint32_t take_partial_hit(Core& core, Sequence& seq, Tick now) {
   return found->rows;
 }
 
-// A prompt of whole blocks that are all in the index: of the last block, rows are computed again, at least the
-// last token's for its logits.
+// A prompt of whole blocks that are all in the index: of the last block, rows are computed again, at least
+// the last token's for its logits.
 void count_full_hit(Core& core, const Sequence& seq) {
   const uint32_t last = (seq.known() - 1) / core.block_tokens;
   if (!chains(core, seq) || seq.known() % core.block_tokens != 0 || seq.chain.size() != last) return;
@@ -138,7 +138,9 @@ void admit(Core& core, Sequence& seq, Tick now) {
   } else {
     // Counted once, by the attempt that succeeded.
     seq.stats.cached_tokens = hit_tokens;
-    if (core.ledger.prefix_cache()) core.totals.prefix_queries_tokens += seq.prompt;
+    // What is scored is not looked for.
+    if (core.ledger.prefix_cache())
+      core.totals.prefix_queries_tokens += seq.has_scores_left() ? seq.reusable() : seq.prompt;
     core.totals.prefix_hits_tokens += hit_tokens;
     count_full_hit(core, seq);
     core.never_scheduled -= 1 + static_cast<uint32_t>(seq.unborn.size());

@@ -44,6 +44,10 @@ void check_sequence(const Core& core, const Sequence& seq) {
               raw(seq.id));
   TALLY_CHECK(seq.stats.recomputed_tokens == 0 || seq.stats.preemptions > 0, "recomputed without cause",
               raw(seq.id));
+  TALLY_CHECK(!seq.has_scores_left() || seq.computed < seq.score_next, "S11: a row that had to score was not",
+              raw(seq.id), seq.computed, seq.score_next);
+  TALLY_CHECK(seq.known() == seq.prompt || !seq.has_scores_left(), "S11: generates before all is scored",
+              raw(seq.id), seq.score_next, seq.prompt);
   for (uint32_t i = 0; i < seq.table.size(); ++i) {
     const uint32_t start = i * core.block_tokens;
     const uint32_t fill = std::min(core.block_tokens, std::max(seq.computed, start) - start);
@@ -116,7 +120,7 @@ void check_core(const Core& core) {
   for (const auto& tenant : core.tenants) live += tenant->live;
   TALLY_CHECK(live + core.gone.size() == core.sequences.size(), "sequences of tenants", live,
               core.gone.size(), core.sequences.size());
-  uint32_t never_scheduled = 0, rows = 0;
+  uint32_t never_scheduled = 0, rows = 0, logits = 0;
   uint64_t waiting_tokens = 0;
   for (const Sequence* seq : core.waiting) {
     if (seq->state != SeqState::kWaiting) continue;
@@ -128,8 +132,14 @@ void check_core(const Core& core) {
               core.waiting_tokens);
   TALLY_CHECK(never_scheduled <= uint64_t{core.config.queue_max} + core.seats, "S7: requests waiting",
               never_scheduled);
-  for (const PlannedRows& group : core.plan.rows) rows += group.rows;
+  for (const PlannedRows& group : core.plan.rows) {
+    rows += group.rows, logits += group.logits;
+    TALLY_CHECK(group.logits >= (group.wants_logits ? 1U : 0U) && group.logits <= group.rows,
+                "rows of logits of a group", raw(group.seq), group.logits, group.rows);
+  }
   TALLY_CHECK(rows <= core.config.step_tokens, "S1: rows of a step", rows, core.config.step_tokens);
+  TALLY_CHECK(logits <= core.config.logits_rows_max, "S1: rows of logits of a step", logits,
+              core.config.logits_rows_max);
 
   std::vector<const kv::BlockTable*> tables;
   for (const auto* list : {&core.running, &core.waiting}) {

@@ -41,6 +41,7 @@ enum class Branch : uint8_t {
   kHeir,            // the choice that computed the prompt was cancelled: another goes on with its blocks
   kCopied,          // a block was copied for a first write
   kBeamMoved,       // a beam went on from another's tokens
+  kScoresShort,     // a chunk was cut because all rows with logits were taken
   kBatchClosed,     // static batching: no one is admitted to a batch under way
   kPrefillBudget,   // a chunk was cut to keep the step within its time
   kPrefillSkipped,  // ... or left out, every second step
@@ -86,6 +87,8 @@ struct Sequence {
   std::vector<Sequence*> unborn;   // choices that begin with this one's last prompt row
   std::vector<TokenId> tokens;     // prompt, then generated; capacity for all of them from the start
   uint32_t prompt = 0, tokens_max = 0;
+  uint32_t score_next = 0;     // position of the first prompt token not scored yet; prompt: none is left
+  bool prompt_only = false;    // ends where others would generate
   uint32_t computed = 0;       // positions whose rows are committed
   uint32_t computed_peak = 0;  // ... before any preemption
   kv::BlockTable table;
@@ -102,6 +105,10 @@ struct Sequence {
 
   uint32_t known() const { return static_cast<uint32_t>(tokens.size()); }
   uint32_t remaining() const { return known() - computed; }
+  bool has_scores_left() const { return score_next < prompt; }
+  // Of the known tokens so many may be taken from the index: not the last, nor any whose row has yet to
+  // score.
+  uint32_t reusable() const { return has_scores_left() ? score_next - 1 : known() - 1; }
   bool before(const Sequence& other) const {
     return rank != other.rank ? rank < other.rank : raw(id) < raw(other.id);
   }
@@ -150,6 +157,7 @@ struct Core {
   std::vector<Ended> ended;           // of commit and abandon
   std::vector<BlockCopy> copies_due;  // of forks that copy: for the next plan
   bool prefill_skipped = false;       // by the last step, to keep its time
+  uint32_t logits_free = 0;           // rows with logits that scores may still take in this step
   bool in_flight = false;
   QueueStats totals;
   std::array<uint64_t, kBranchCount> branches{};

@@ -27,7 +27,7 @@ Load load_of(const StepPlan& plan) {
     const double rows = group.rows, positions = positions_of(group.position, rows);
     load.rows += rows;
     (group.decode ? load.decode_positions : load.prefill_positions) += positions;
-    load.logits += group.wants_logits ? 1 : 0;
+    load.logits += group.logits;
   }
   return load;
 }
@@ -43,12 +43,13 @@ uint32_t prefill_rows_max(Core& core, uint32_t decode_rows) {
   // Whose turn it is follows later: all are taken to stand as deep as the deepest.
   double position = 0;
   for (const Sequence* seq : core.order) position = std::max(position, static_cast<double>(seq->computed));
+  const bool scores = std::ranges::any_of(core.order, &Sequence::has_scores_left);
   const Load decodes = load_of(core.plan);
   const auto in_time = [&](uint32_t rows) {
     Load load = decodes;
     load.rows += rows;
     load.prefill_positions += positions_of(position, rows);
-    load.logits += 1;
+    load.logits += scores ? std::min(rows, core.logits_free + 1) : 1;
     return cost_of(core.cost, load) <= static_cast<double>(core.config.step_latency);
   };
   uint32_t low = 0, high = left;

@@ -16,6 +16,9 @@ Core::Core(const Config& config_in, kv::Ledger& ledger_in)
   TALLY_CHECK(config.seqs_max >= 1 && config.step_tokens >= 1 && config.model_len_max >= 1,
               "sequences, step tokens, model length", config.seqs_max, config.step_tokens,
               config.model_len_max);
+  if (config.logits_rows_max == 0) config.logits_rows_max = config.seqs_max;
+  TALLY_CHECK(config.logits_rows_max >= seats, "every running sequence has a row of logits",
+              config.logits_rows_max, seats);
   if (config.queue_tokens_max == 0) config.queue_tokens_max = uint64_t{8} * config.model_len_max;
   plan.rows.reserve(seats);
   plan.admitted.reserve(seats);
@@ -68,7 +71,7 @@ uint64_t generated_at_most(const Core& core, uint64_t prompt, const Request& req
 Admission judge_size(const Core& core, const Request& request) {
   Admission out;
   const uint64_t prompt = request.prompt.size();
-  const uint64_t asked = request.max_tokens == 0 ? 1 : request.max_tokens;
+  const uint64_t asked = request.prompt_only ? 0 : std::max(request.max_tokens, 1U);
   if (request.choices > core.seats) {
     out.refusal = Refusal::kTooManyChoices;
     out.needed = request.choices;
@@ -88,7 +91,8 @@ Admission judge_size(const Core& core, const Request& request) {
     out.available = aside_most(core);
   } else {
     const uint64_t room = generated_at_most(core, prompt, request);
-    out.max_tokens = request.max_tokens == 0 ? static_cast<uint32_t>(room) : request.max_tokens;
+    const bool open = request.max_tokens == 0 && !request.prompt_only;
+    out.max_tokens = open ? static_cast<uint32_t>(room) : request.max_tokens;
   }
   return out;
 }
@@ -147,6 +151,8 @@ std::unique_ptr<Sequence> make_sequence(const Core& core, const Request& request
   seq->tokens = std::move(prompt);
   seq->prompt = seq->known();
   seq->tokens_max = seq->prompt + max_tokens;
+  seq->score_next = request.score_from == 0 ? seq->prompt : std::min(request.score_from, seq->prompt);
+  seq->prompt_only = request.prompt_only;
   seq->tokens.reserve(seq->tokens_max);
   const uint32_t blocks = core.reserves() ? reservation_blocks(core) : core.blocks_for(seq->tokens_max);
   seq->table.reserve(blocks);
@@ -168,6 +174,9 @@ Admission admit_to_queue(Core& core, Request request) {
   TALLY_CHECK(!request.prompt.empty(), "a prompt has at least one token", raw(request.seq));
   TALLY_CHECK(request.choices >= 1 && (request.choices > 1 || !request.beams), "choices of a request",
               raw(request.seq), request.choices);
+  TALLY_CHECK(!request.prompt_only || (request.choices == 1 && request.max_tokens == 0),
+              "a prompt alone has one choice and no tokens", raw(request.seq), request.choices,
+              request.max_tokens);
   const Admission size = judge_size(core, request);
   if (size.refusal != Refusal::kNone) return size;
   const Admission queue = judge_queue(core, request.prompt.size(), request.choices);

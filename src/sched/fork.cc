@@ -40,6 +40,7 @@ void begin_one(Core& core, const Sequence& root, Sequence& child) {
   child.scheduled = true;
   child.epoch = root.epoch;
   child.computed = child.computed_peak = root.computed;
+  child.score_next = root.score_next;
   child.stats.cached_tokens = root.stats.cached_tokens;
   if (core.reserves()) {
     copy_blocks(core, root, child);
@@ -70,6 +71,7 @@ void hand_over(Core& core, Sequence& seq) {
   std::swap(heir.state, seq.state);
   heir.computed = seq.computed, heir.computed_peak = seq.computed_peak, heir.epoch = seq.epoch;
   heir.scheduled = seq.scheduled, heir.stats = seq.stats;
+  heir.score_next = seq.score_next;
   heir.immune = seq.immune, heir.passes = seq.passes, heir.blocked_since = seq.blocked_since;
   const bool runs = heir.state == SeqState::kPrefilling;
   if (runs) --core.seats_unborn;

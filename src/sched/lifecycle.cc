@@ -133,6 +133,7 @@ namespace {
 void commit_rows(Core& core, Sequence& seq, const PlannedRows& group) {
   seq.computed = group.position + group.rows;
   seq.computed_peak = std::max(seq.computed_peak, seq.computed);
+  seq.score_next += group.scores;
   seq.stats.recomputed_tokens += group.recomputed;
   core.totals.recomputed_tokens += group.recomputed;
   for (uint32_t i = group.position / core.block_tokens; i < core.blocks_for(seq.computed); ++i) {
@@ -158,6 +159,7 @@ void commit_group(Core& core, const PlannedRows& group, Sequence& seq, std::span
     return;
   }
   commit_rows(core, seq, group);
+  if (seq.prompt_only && seq.remaining() == 0) end_sequence(core, seq, EndReason::kLength, core.ended, now);
   if (outcomes.empty()) return;
   const size_t first = core.results.size();
   core.results.push_back({&seq, outcomes.data()});

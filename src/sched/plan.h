@@ -43,8 +43,8 @@ struct Config {
   uint32_t model_len_max = 0;     // tokens per sequence, prompt included
   Batching batching = Batching::kContinuous;
   Allocator allocator = Allocator::kPaged;
-  Tick step_latency =
-      0;  // what a step with decode rows may take; 0: no bound, and plans do not depend on time
+  Tick step_latency = 0;         // of a step with decode rows; 0: no bound, and plans do not depend on time
+  uint32_t logits_rows_max = 0;  // rows with logits in a step, one at least for each that runs; 0: seqs_max
 };
 
 // One prompt and the sequences generated from it: choice c is the sequence seq + c.
@@ -55,7 +55,9 @@ struct Request {
   int32_t priority = 0;         // lower goes first
   uint64_t tenant = 0;          // waiting tenants take turns by the rows they were given
   std::vector<TokenId> prompt;  // at least one token
-  uint32_t max_tokens = 0;      // 0: until the context or what the pool holds
+  uint32_t score_from = 0;      // prompt tokens from this position on are scored; 0: none
+  bool prompt_only = false;     // nothing is generated: ends with its last prompt row; one choice
+  uint32_t max_tokens = 0;      // 0: until the context or what the pool holds, or prompt_only
   kv::Namespace prefix_namespace{};  // sequences share blocks only inside one
   Tick arrival = 0;
   Tick deadline = 0;  // 0: none
@@ -67,9 +69,9 @@ enum class Refusal : uint8_t { kNone, kQueueFull, kPromptTooLong, kPoolTooSmall,
 struct Admission {
   Refusal refusal = Refusal::kNone;
   uint32_t max_tokens = 0;  // the limit that holds for it
-  uint64_t needed = 0,
-           available = 0;  // kPromptTooLong: tokens; kPoolTooSmall: blocks; kQueueFull: requests or tokens;
-                           // kTooManyChoices: choices, sequences running at once
+  // kPromptTooLong: tokens; kPoolTooSmall: blocks; kQueueFull: requests or tokens; kTooManyChoices: choices,
+  // sequences running at once.
+  uint64_t needed = 0, available = 0;
 };
 
 enum class EndReason : uint8_t { kStop, kLength, kCancelled, kDeadline, kFailed, kShutdown };
@@ -81,6 +83,9 @@ struct PlannedRows {
   uint32_t recomputed = 0;    // of them computed before a preemption
   bool decode = false;        // the single row of a decoding sequence
   bool wants_logits = false;  // its last row's logits give a token
+  uint32_t logits = 0;        // of its last rows so many have logits
+  uint32_t scores = 0;  // ... the first of which score the prompt tokens behind them: each once, in order
+  uint32_t scored_position() const { return position + rows - logits + 1; }  // of the first
   // ... and as many for sequences that begin with this row: plan.begins[begins_at ...].
   uint32_t begins_at = 0, begins = 0;
   uint32_t outcomes() const { return wants_logits ? 1 + begins : 0; }
@@ -142,8 +147,7 @@ struct QueueStats {
   uint64_t preemptions = 0, preempted_tokens = 0, recomputed_tokens = 0;
   uint64_t prefix_queries_tokens = 0, prefix_hits_tokens = 0;
   uint64_t forks = 0, copied_blocks = 0;  // sequences begun by another's prompt; blocks copied
-  uint64_t cached_recomputed_tokens =
-      0;  // found in the index, computed all the same for the last one's logits
+  uint64_t cached_recomputed_tokens = 0;  // found in the index, computed all the same for the last's logits
 };
 
 class Scheduler {

@@ -16,6 +16,22 @@ uint32_t rows_planned(const Core& core) {
   return sum;
 }
 
+uint32_t logits_planned(const Core& core) {
+  uint32_t sum = 0;
+  for (const PlannedRows& group : core.plan.rows) sum += group.logits;
+  return sum;
+}
+
+// Rows with logits among [position, end): from the first that scores, or the one that gives a token.
+struct LogitsRows {
+  uint32_t logits = 0, scores = 0;
+};
+LogitsRows logits_of(const Sequence& seq, uint32_t position, uint32_t end) {
+  const uint32_t first = std::max(seq.score_next, position + 1), last = std::min(end, seq.prompt - 1);
+  if (seq.has_scores_left() && first <= last) return {end - first + 1, last - first + 1};
+  return {end == seq.known() && !seq.prompt_only ? 1U : 0U, 0};
+}
+
 // Adds `rows` to the sequence's group in the plan. Requires: their blocks are in its table.
 void add_rows(Core& core, Sequence& seq, uint32_t rows) {
   size_t at = 0;
@@ -31,7 +47,9 @@ void add_rows(Core& core, Sequence& seq, uint32_t rows) {
   group.rows += rows;
   const uint32_t end = group.position + group.rows;
   group.recomputed = std::min(end, std::max(seq.computed_peak, group.position)) - group.position;
-  group.wants_logits = end == seq.known();
+  group.wants_logits = end == seq.known() && !seq.prompt_only;
+  const LogitsRows logits = logits_of(seq, group.position, end);
+  group.logits = logits.logits, group.scores = logits.scores;
   if (group.wants_logits && !seq.unborn.empty()) {
     group.begins_at = static_cast<uint32_t>(core.plan.begins.size());
     group.begins = static_cast<uint32_t>(seq.unborn.size());
@@ -50,11 +68,26 @@ uint32_t rows_of(const Core& core, const Sequence& seq) {
   return 0;
 }
 
-// Gives a prefill up to `rows` more rows, fewer when blocks run out: prefill growth preempts no one. Returns
-// those given.
+// How many of `rows` more rows the rows with logits allow: one is each prefill's own, others are what is
+// left.
+uint32_t cut_to_logits(Core& core, const Sequence& seq, uint32_t start, uint32_t rows) {
+  const uint32_t own = std::max(1U, logits_of(seq, seq.computed, start).logits);
+  const uint32_t wanted = logits_of(seq, seq.computed, start + rows).logits;
+  if (wanted <= own + core.logits_free) return rows;
+  core.count(Branch::kScoresShort);
+  return rows - (wanted - own - core.logits_free);
+}
+
+void take_logits(Core& core, const Sequence& seq, uint32_t start, uint32_t rows) {
+  const uint32_t own = std::max(1U, logits_of(seq, seq.computed, start).logits);
+  core.logits_free -= std::max(own, logits_of(seq, seq.computed, start + rows).logits) - own;
+}
+
+// Gives a prefill up to `rows` more rows, fewer when blocks or rows with logits run out: prefill growth
+// preempts no one. Returns those given.
 uint32_t give_prefill(Core& core, Sequence& seq, uint32_t rows, Tick now) {
   const uint32_t start = seq.computed + rows_of(core, seq);
-  rows = std::min(rows, seq.known() - start);
+  rows = cut_to_logits(core, seq, start, std::min(rows, seq.known() - start));
   if (rows == 0) return 0;
   while (seq.table.size() < core.blocks_for(start + rows) && core.has(1)) grow(core, seq, now);
   const uint64_t room = uint64_t{seq.table.size()} * core.block_tokens;
@@ -62,7 +95,9 @@ uint32_t give_prefill(Core& core, Sequence& seq, uint32_t rows, Tick now) {
     core.count(Branch::kPrefillShort);
     rows = static_cast<uint32_t>(room - start);
   }
-  if (rows > 0) add_rows(core, seq, rows);
+  if (rows == 0) return 0;
+  take_logits(core, seq, start, rows);
+  add_rows(core, seq, rows);
   return rows;
 }
 
@@ -98,6 +133,9 @@ void plan_prefills(Core& core, Tick now) {
   const uint32_t decode_rows = rows_planned(core);
   TALLY_CHECK(decode_rows <= core.config.step_tokens, "S1: rows of a step", decode_rows,
               core.config.step_tokens);
+  // Every prefill may come to its end.
+  core.logits_free =
+      core.config.logits_rows_max - logits_planned(core) - static_cast<uint32_t>(core.order.size());
   if (core.order.empty() || decode_rows == core.config.step_tokens) return;
   uint32_t left = prefill_rows_max(core, decode_rows);
   if (left == 0) return;

@@ -103,7 +103,11 @@ bool Answer::submit(size_t prompt_index, const sample::Params& params) {
   request.params = params;
   request.constraint = order_.constraint;
   request.max_tokens = options.max_tokens;
+  request.prompt_only = options.choices.prompt_only;
+  request.prompt_logprobs =
+      std::max(options.choices.prompt_logprobs, options.choices.echo ? options.params.logprobs : -1);
   request.choices = options.choices.beams ? options.choices.n : options.choices.best_of;
+  if (request.prompt_only) request.choices = 1;  // told as often as asked for
   request.beams = options.choices.beams;
   request.tenant = exchange_->request().tenant;
   request.salt = options.cache_salt;
@@ -135,6 +139,7 @@ void Answer::add_choice(size_t prompt_index, std::shared_ptr<engine::Stream> str
   choice->stream = std::move(stream);
   choice->prompt_index = prompt_index;
   choice->prompt_tokens = static_cast<uint32_t>(prompt.size());
+  if (options.choices.echo) choice->offset.add(order_.prompt_texts[prompt_index]);
   const uint32_t room = desk_->backend.engine->info().max_model_len - choice->prompt_tokens;
   choice->tokens_max = options.max_tokens > 0 ? std::min(options.max_tokens, room) : room;
   choices_.push_back(std::move(choice));
@@ -143,7 +148,8 @@ void Answer::add_choice(size_t prompt_index, std::shared_ptr<engine::Stream> str
 void Answer::refuse(const engine::Refused& refused, size_t prompt_tokens) {
   cancel_all();
   const ApiError error =
-      refusal(refused, desk_->backend.engine->info(), {prompt_tokens, order_.options.max_tokens});
+      refusal(refused, desk_->backend.engine->info(),
+              {prompt_tokens, order_.options.max_tokens, order_.options.choices.prompt_only});
   counters_.refused[static_cast<size_t>(error.code)].fetch_add(1);
   answered_ = true;
   send_error(error);
@@ -199,6 +205,7 @@ void Answer::take_all(Choice& choice) {
 
 void Answer::add_token(Choice& choice, const engine::TokenEvent& event) {
   const text::Tokenizer& tokenizer = *desk_->backend.tokenizer;
+  if (choice.tokens == 0) tell_prompt(choice);
   ++choice.tokens;
   choice.logprob_sum += event.logprob;
   choice.last_token_us = event.time_us;
@@ -245,9 +252,13 @@ void Answer::emit(Choice& choice, const openai::Closing* closing) {
   release_logprobs(choice, choice.ended && !choice.stop_matched);
   openai::ChunkExtras extras;
   extras.is_first = !choice.first_sent;
-  extras.closing = closing;
   if (order_.options.include_tally) extras.tally = {choice.tokens - choice.tokens_sent, choice.last_token_us};
-  events_ += openai::chunk_event(order_.head, choice.style, choice.piece, extras);
+  openai::ChoiceStyle style = choice.style;
+  for (size_t copy = 0; copy < copies(); ++copy) {
+    style.index = choice.style.index * copies() + copy;
+    extras.closing = copy + 1 == copies() ? closing : nullptr;
+    events_ += openai::chunk_event(order_.head, style, choice.piece, extras);
+  }
   choice.first_sent = true;
   choice.tokens_sent = choice.tokens;
   choice.piece.clear_said();
@@ -259,6 +270,7 @@ void Answer::end_choice(Choice& choice) {
   if (choice.stop_matched && finish == engine::Finish::kCancelled) counters_.sequences_stopped.fetch_add(1);
   if (!choice.stop_matched) {
     if (is_failure(finish)) return;
+    if (choice.tokens == 0) tell_prompt(choice);
     tell(choice, choice.detokenizer.finish(), false);
   }
   tell(choice, {}, true);

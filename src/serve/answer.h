@@ -34,6 +34,7 @@ struct Order {
   openai::AnswerHead head;
   openai::Options options;
   std::vector<std::vector<TokenId>> prompts;
+  std::vector<std::string> prompt_texts;  // of the prompts, where they are echoed
   Reading reading;
   std::shared_ptr<const sample::Constraint> constraint;  // of options.constraint
   bool prompt_is_text_only_bos = false;                  // a continuation of nothing
@@ -61,12 +62,14 @@ class Answer : public std::enable_shared_from_this<Answer> {
   void refuse(const engine::Refused& refused, size_t prompt_tokens);
   void turn();
   void take_all(Choice& choice);
+  void tell_prompt(Choice& choice);
   void add_token(Choice& choice, const engine::TokenEvent& event);
   void tell(Choice& choice, const std::string& text, bool is_last);
   void tell_event(Choice& choice, text::OutputEvent event);
   void release_logprobs(Choice& choice, bool all);
   void emit(Choice& choice, const openai::Closing* closing);
   void end_choice(Choice& choice);
+  size_t copies() const;
   bool has_room() const;
   std::vector<openai::Piece> take_pieces();
   openai::Closing close_account();

@@ -9,6 +9,9 @@
 
 namespace tally::serve {
 
+// How often a prompt alone, of which there is one sequence, is told.
+size_t Answer::copies() const { return order_.options.choices.prompt_only ? order_.options.choices.n : 1; }
+
 // All choices; with best_of, of each prompt's the n with the highest mean log-probability a token, best
 // first, equal ones in order.
 std::vector<openai::Piece> Answer::take_pieces() {
@@ -25,7 +28,10 @@ std::vector<openai::Piece> Answer::take_pieces() {
       std::ranges::stable_sort(group, std::greater<>(), mean);
       group.resize(order_.options.choices.n);
     }
-    for (Choice* choice : group) pieces.push_back(std::move(choice->piece));
+    for (Choice* choice : group) {
+      pieces.insert(pieces.end(), copies() - 1, choice->piece);
+      pieces.push_back(std::move(choice->piece));
+    }
   }
   return pieces;
 }

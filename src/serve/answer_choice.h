@@ -1,37 +1,15 @@
 #pragma once
 // One choice of an answer: a sequence and what has become of its tokens. Private to the answer files.
 
-#include "base/utf8.h"
 #include "serve/answer.h"
+#include "serve/code_points.h"
 
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace tally::serve {
-
-// Counts code points of a byte stream that is cut anywhere.
-class CodePoints {
- public:
-  size_t count() const { return count_; }
-  void add(std::string_view bytes) {
-    tail_ += bytes;
-    std::string_view rest = tail_;
-    while (!rest.empty()) {
-      const base::Utf8Step step = base::utf8_step(rest);
-      if (step.kind == base::Utf8Step::kIncomplete) break;
-      ++count_;
-      rest.remove_prefix(step.length);
-    }
-    tail_ = std::string(rest);
-  }
-
- private:
-  std::string tail_;
-  size_t count_ = 0;
-};
 
 struct Answer::Choice {
   explicit Choice(text::Detokenizer d) : detokenizer(std::move(d)) {}

@@ -2,6 +2,7 @@
 
 #include "serve/answer_choice.h"
 #include "serve/build_info.h"
+#include "serve/openai/prompt_part.h"
 
 namespace tally::serve {
 namespace {
@@ -9,6 +10,17 @@ namespace {
 constexpr size_t kCallIdLetters = 24;
 
 }  // namespace
+
+// In front of the choice's own text: with its first token, when all scores are there, or with its end.
+void Answer::tell_prompt(Choice& choice) {
+  const openai::Choices& asked = order_.options.choices;
+  if (asked.echo) choice.piece.text = order_.prompt_texts[choice.prompt_index];
+  const openai::PromptPart::Wanted wanted{.echoed = asked.echo ? order_.options.params.logprobs : -1,
+                                          .listed = asked.prompt_logprobs};
+  if (wanted.echoed < 0 && wanted.listed < 0) return;
+  choice.piece.prompt = std::make_shared<openai::PromptPart>(
+      order_.prompts[choice.prompt_index], *desk_->backend.tokenizer, choice.stream, wanted);
+}
 
 // `is_last`: what the parser held back comes out; nothing may follow.
 void Answer::tell(Choice& choice, const std::string& text, bool is_last) {

@@ -29,6 +29,21 @@ class FakeStream final : public engine::Stream {
     event = events[read++];
     return true;
   }
+  // Of the token at `position`: log-probability -position / 4, rank `position`, and of its best ones the last
+  // is itself.
+  bool score(uint32_t position, sample::Score& score) const override {
+    const std::lock_guard lock(mutex);
+    if (request.prompt_logprobs < 0 || (events.empty() && !done)) return false;
+    if (position == 0 || position >= request.prompt.size()) return false;
+    score = {.logprob = -0.25f * static_cast<float>(position), .rank = position};
+    score.top_count = static_cast<uint8_t>(request.prompt_logprobs);
+    for (uint8_t k = 0; k < score.top_count; ++k) {
+      const int32_t away = score.top_count - 1 - k;
+      score.top[k] = {static_cast<TokenId>((raw(request.prompt[position]) + away) % 1024),
+                      score.logprob + 0.125f * static_cast<float>(away)};
+    }
+    return true;
+  }
   bool ended() const override {
     const std::lock_guard lock(mutex);
     return done && read == events.size();
@@ -80,7 +95,8 @@ class FakeEngine final : public engine::Engine {
 
   engine::Submitted submit(engine::Request request) override {
     const std::lock_guard lock(mutex_);
-    const uint64_t needed = request.prompt.size() + std::max(request.max_tokens, 1u);
+    const uint64_t needed =
+        request.prompt.size() + (request.prompt_only ? 0 : std::max(request.max_tokens, 1u));
     const uint32_t side_by_side = request.beams ? request.beams->width : request.choices;
     if (stopping_) return {.streams = {}, .refused = {.why = engine::Refusal::kStopping, .retry_after_s = 5}};
     if (side_by_side > options_.at_once)
@@ -262,6 +278,10 @@ class FakeEngine final : public engine::Engine {
 
   void advance(FakeStream& stream, size_t i, int64_t now_us) {
     const engine::Request& request = stream.request;
+    if (request.prompt_only) {
+      stream.account.scheduled_us = stream.account.first_token_us = now_us;
+      return end(stream, engine::Finish::kLength);
+    }
     engine::TokenEvent event;
     event.id = token(stream, i);
     const auto& own = request.params.stop_ids;

@@ -147,11 +147,14 @@ std::optional<ApiError> begin(const Kitchen& kitchen, const std::shared_ptr<http
   const openai::Options& options = order.options;
   if (auto error = read_deadline(*kitchen.desk, exchange->request(), order.deadline_us)) return error;
   if (auto error = judge_choices(info, options)) return error;
-  TenantNeeds needs{.sequences = order.prompts.size() * options.choices.best_of};
+  const openai::Choices& choices = options.choices;
+  TenantNeeds needs{.sequences = order.prompts.size() * (choices.prompt_only ? 1 : choices.best_of)};
   for (const auto& prompt : order.prompts) {
-    if (auto error = judge_length(info, {prompt.size(), options.max_tokens})) return error;
+    if (auto error = judge_length(info, {prompt.size(), options.max_tokens, choices.prompt_only}))
+      return error;
     needs.prompt_tokens += prompt.size();
   }
+  if (auto error = judge_scores(options, order.head.chat, needs.prompt_tokens)) return error;
   if (options.constraint && !backend.constraints)
     return ApiError{Code::kNotSupported, "This server does not constrain answers.",
                     options.constraint->param};
@@ -272,6 +275,8 @@ std::optional<ApiError> generate_completion(const Kitchen& kitchen,
   if (auto error = judge_room(kitchen, exchange->request())) return error;
   Order order;
   for (openai::Prompt& prompt : request.prompts) {
+    if (request.options.choices.echo)
+      order.prompt_texts.push_back(prompt.is_ids ? tokenizer.decode(prompt.ids, true) : prompt.text);
     if (prompt.is_ids) {
       order.prompts.push_back(std::move(prompt.ids));
       continue;

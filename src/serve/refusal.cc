@@ -11,7 +11,7 @@ constexpr std::string_view kAdvice = "Please reduce the length of the prompt or 
 
 // In this wording: gateways classify errors by it.
 ApiError too_long(const engine::Info& info, const Length& length) {
-  const uint64_t completion = std::max<uint64_t>(length.max_tokens, 1);
+  const uint64_t completion = length.completion_tokens();
   return {
       .code = Code::kContextLength,
       .message = fmt::format(
@@ -40,9 +40,23 @@ std::optional<ApiError> judge_choices(const engine::Info& info, const openai::Op
 }
 
 std::optional<ApiError> judge_length(const engine::Info& info, const Length& length) {
-  if (length.prompt_tokens + std::max<uint64_t>(length.max_tokens, 1) <= info.max_model_len)
-    return std::nullopt;
+  if (length.prompt_tokens + length.completion_tokens() <= info.max_model_len) return std::nullopt;
   return too_long(info, length);
+}
+
+std::optional<ApiError> judge_scores(const openai::Options& options, bool is_chat, uint64_t prompt_tokens) {
+  const openai::Choices& choices = options.choices;
+  const int listed = choices.prompt_logprobs + 1;
+  const int echoed = choices.echo ? options.params.logprobs + 1 : 0;
+  const uint64_t told_times = is_chat ? 1 : choices.n, each = static_cast<uint64_t>(listed + echoed);
+  const uint64_t told = prompt_tokens * told_times * each;
+  if (told <= openai::kPromptScoresMax) return std::nullopt;
+  return ApiError{.code = Code::kInvalidValue,
+                  .message = fmt::format(
+                      "The answer would tell {} log-probabilities of prompt tokens ({} tokens, {} times, "
+                      "{} each), and may tell {}.",
+                      told, prompt_tokens, told_times, each, openai::kPromptScoresMax),
+                  .param = listed > 0 ? "prompt_logprobs" : "logprobs"};
 }
 
 ApiError refusal(const engine::Refused& refused, const engine::Info& info, const Length& length) {

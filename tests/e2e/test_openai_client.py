@@ -195,8 +195,7 @@ def test_structured_output(client):
 
 NOT_BUILT = [
     {"extra_body": {"typical_p": 0.5}},
-    {"extra_body": {"echo": True}},
-    {"extra_body": {"prompt_logprobs": 1}},
+    {"extra_body": {"guided_regex": "a+"}},
 ]
 
 
@@ -209,6 +208,17 @@ def test_not_built_is_501_and_not_retried(server, options):
         assert server.metrics()['tally_requests_refused_total{code="not_supported"}'] == before + 1, "it was sent again"
     assert caught.value.status_code == 501 and caught.value.code == "not_supported"
     assert caught.value.param == next(iter(options.get("extra_body", options)))
+
+
+def test_scores_of_a_prompt(client):
+    answer = client.completions.create(model=MODEL, prompt="The capital of France is Paris", max_tokens=0, echo=True, logprobs=1)
+    (choice,) = answer.choices
+    assert choice.text == "The capital of France is Paris" and choice.finish_reason == "length"
+    assert "".join(choice.logprobs.tokens) == choice.text and answer.usage.completion_tokens == 0
+    assert choice.logprobs.token_logprobs[0] is None and max(choice.logprobs.token_logprobs[1:]) <= 0
+    assert choice.logprobs.top_logprobs[-1] == {" Paris": choice.logprobs.token_logprobs[-1]}, "it knows"
+    chat = client.chat.completions.create(model=MODEL, messages=USER, max_tokens=1, extra_body={"prompt_logprobs": 2})
+    assert len(chat.prompt_logprobs) == chat.usage.prompt_tokens and chat.prompt_logprobs[0] is None
 
 
 def test_embeddings_are_not_built(client):

@@ -39,6 +39,7 @@ struct Record {
   uint64_t oracle = 0;     // c over prompt and emitted
   uint32_t positions = 0;  // tokens in it
   uint32_t choice = 0;
+  uint32_t scored_next = 0;  // position of the next prompt token to be scored; kept with the first choice
   bool admitted = false, cancelled = false, may_fail = false;
   std::optional<EndReason> end;
   SequenceStats stats;  // at the end
@@ -77,6 +78,7 @@ class Rig {
     r.sampler = sampler;
     r.oracle = chain_start(request.prefix_namespace);
     for (const TokenId id : request.prompt) r.oracle = chain_next(r.oracle, id, r.positions++);
+    r.scored_next = request.score_from == 0 ? r.positions : std::min(request.score_from, r.positions);
     r.request = request;
     r.admission = scheduler_.submit(std::move(request));
     log(static_cast<uint64_t>(r.admission.refusal), r.admission.max_tokens);
@@ -175,6 +177,7 @@ class Rig {
         break;
       case EndReason::kLength:
         if (r.emitted.size() != r.admission.max_tokens) fail("length before the limit: " + who);
+        if (record(r.request.seq).scored_next < r.request.prompt.size()) fail("S11: not all scored: " + who);
         break;
       case EndReason::kDeadline:
         if (r.request.deadline == 0 || now < r.request.deadline) fail("deadline that had not passed: " + who);
@@ -196,6 +199,24 @@ class Rig {
     }
   }
 
+  // S11: every position from the first on is scored once, in order, by the row before it, and before a token
+  // is generated; no other row of a prompt has logits.
+  void take_scores(const PlannedRows& g) {
+    Record& root = records_[raw(record(g.seq).request.seq) - 1];
+    const uint32_t end = g.position + g.rows, prompt = static_cast<uint32_t>(root.request.prompt.size());
+    uint32_t scores = 0;
+    for (uint32_t row = g.position; row < end && root.scored_next < prompt; ++row) {
+      if (row + 1 > root.scored_next) fail("S11: not scored: sequence " + std::to_string(raw(g.seq)));
+      if (row + 1 != root.scored_next) continue;
+      if (scores++ == 0 && g.scored_position() != root.scored_next) fail("S11: scored at another position");
+      ++root.scored_next;
+    }
+    log(scores, root.scored_next);
+    if (g.scores != scores) fail("S11: scores of a step: sequence " + std::to_string(raw(g.seq)));
+    if (scores == 0 && g.logits != (g.wants_logits ? 1U : 0U)) fail("S11: logits that nobody wants");
+    if (g.wants_logits && root.scored_next < prompt) fail("S11: a token before the scores");
+  }
+
   struct Result {
     SeqId seq{};
     uint64_t c = 0;
@@ -204,12 +225,12 @@ class Rig {
 
   void forward(const StepPlan& plan, const StepFaults& faults) {
     results_.clear();
-    uint32_t rows = 0;
+    uint32_t rows = 0, logits = 0;
     bool prefill = false;
     stopped_ = false;
     for (const PlannedRows& g : plan.rows) {
       Record& r = records_[raw(g.seq) - 1];
-      rows += g.rows;
+      rows += g.rows, logits += g.logits;
       prefill |= !g.decode;
       if (g.decode && prefill) fail("a decode row after a prefill row");
       // A choice that goes on where a cancelled one was.
@@ -218,7 +239,9 @@ class Rig {
       const auto tokens = scheduler_.tokens(g.seq);
       log(raw(g.seq) << 32 | g.position, g.rows << 2 | (g.decode ? 2U : 0U) | (g.wants_logits ? 1U : 0U));
       if (tokens.size() != r.positions) fail("tokens known: " + std::to_string(raw(g.seq)));
-      if (g.wants_logits != (g.position + g.rows == tokens.size())) fail("logits wanted or not");
+      if (g.wants_logits != (g.position + g.rows == tokens.size() && !r.request.prompt_only))
+        fail("logits wanted or not");
+      take_scores(g);
       const auto c =
           model_.forward(tokens, scheduler_.table(g.seq), g.position, g.rows, r.request.prefix_namespace);
       if (!c) fail("sequence " + std::to_string(raw(g.seq)) + ": " + model_.error());
@@ -235,6 +258,8 @@ class Rig {
       }
     }
     if (rows > config_.step_tokens) fail("S1: rows of a step");
+    if (logits > (config_.logits_rows_max == 0 ? config_.seqs_max : config_.logits_rows_max))
+      fail("S1: rows of logits of a step");
     pick_outcomes(faults);
   }
 

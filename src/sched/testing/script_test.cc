@@ -104,7 +104,7 @@ void ScriptRunner::configure(const ScriptLine& line) {
   if (rig_) return bad("config comes first, and once");
   std::map<std::string, uint64_t> values{{"block", 16}, {"pool", 8},   {"step", 64}, {"seqs", 4},
                                          {"queue", 8},  {"len", 4096}, {"hash", 64}, {"queue_tokens", 0}};
-  values["latency"] = 0;
+  values["latency"] = values["logits"] = 0;
   bool cache = true;
   Config config;
   for (size_t i = 1; i < line.words.size(); ++i) {
@@ -124,6 +124,7 @@ void ScriptRunner::configure(const ScriptLine& line) {
   const auto u32 = [&](const char* key) { return static_cast<uint32_t>(values[key]); };
   config.step_latency = static_cast<Tick>(values["latency"]);
   config.seqs_max = u32("seqs");
+  config.logits_rows_max = u32("logits");
   config.queue_max = u32("queue");
   config.queue_tokens_max = values["queue_tokens"];
   config.step_tokens = u32("step");
@@ -144,8 +145,11 @@ void ScriptRunner::submit(const ScriptLine& line) {
     const auto [key, value] = pair_of(line.words[i]);
     if (key == "prompt")
       prompt = number(value);
-    else if (key == "new")
+    else if (key == "new") {
       request.max_tokens = static_cast<uint32_t>(number(value));
+      request.prompt_only = request.max_tokens == 0;
+    } else if (key == "score")
+      request.score_from = static_cast<uint32_t>(number(value));
     else if (key == "salt")
       request.prefix_namespace[0] = mix(std::hash<std::string>{}(value));
     else if (key == "tenant")
@@ -236,6 +240,9 @@ void ScriptRunner::expect(const ScriptLine& line) {
     want(word(3), r.end ? name_of(*r.end) : "running");
   } else if (what == "refused") {
     want(word(3), name_of(rig_->record(id(word(2))).admission.refusal));
+  } else if (what == "scored") {
+    const Record& r = rig_->record(rig_->record(id(word(2))).request.seq);
+    want(word(3), std::to_string(r.scored_next - std::max(r.request.score_from, 1U)));
   } else if (what == "limit") {
     want(word(3), std::to_string(rig_->record(id(word(2))).admission.max_tokens));
   } else if (what == "blocks") {
@@ -297,6 +304,7 @@ std::string ScriptRunner::plan_text() const {
   std::string out;
   for (const PlannedRows& g : rig_->last_plan().rows) {
     add_word(out, name(g.seq) + (g.decode ? ":d" : ":p") + std::to_string(g.rows));
+    if (g.scores > 0) out += "s" + std::to_string(g.scores);
   }
   return out;
 }

@@ -47,8 +47,10 @@ enum class Event : uint8_t {
   kAllRunningLeave,
   kChoices,
   kBeams,
+  kScored,
+  kPromptOnly,
 };
-inline constexpr size_t kEventCount = static_cast<size_t>(Event::kBeams) + 1;
+inline constexpr size_t kEventCount = static_cast<size_t>(Event::kPromptOnly) + 1;
 
 struct SimulationCounts {
   uint64_t steps = 0, rows = 0, hash_cut_runs = 0, hash_mismatches = 0;
@@ -79,6 +81,7 @@ class Simulation {
   void step();
   void submit(bool giant);  // giant: a prompt of more than half the pool, first in line
   std::vector<TokenId> roll_prompt(const kv::Namespace& space, uint64_t tokens);
+  void roll_scores(Request& request);
   void cancel_some();
   StepFaults roll_faults();
   void recount();
@@ -93,7 +96,8 @@ class Simulation {
   uint64_t arrivals_percent_ = 0, burst_ = 0, prompt_max_ = 0, new_max_ = 0, overlap_percent_ = 0,
            spaces_ = 0;
   uint64_t cancel_one_in_ = 0, fault_one_in_ = 0, reset_one_in_ = 0, leave_one_in_ = 0, deadline_percent_ = 0,
-           late_percent_ = 10, giant_percent_ = 0, choices_percent_ = 0, priority_percent_ = 0;
+           late_percent_ = 10, giant_percent_ = 0, choices_percent_ = 0, priority_percent_ = 0,
+           scored_percent_ = 0;
   uint32_t eos_period_ = 0;
   Tick step_ticks_ = 1000, now_ = 1'000'000;
   std::unique_ptr<Rig> rig_;

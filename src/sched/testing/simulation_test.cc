@@ -68,6 +68,9 @@ void Simulation::roll_config() {
     starve();
     if (dice_.percent(25)) crawl();
   }
+  scored_percent_ = dice_.percent(50) ? 0 : dice_.between(5, 80);
+  const uint32_t seats = std::min(config_.seqs_max, config_.step_tokens);
+  if (dice_.percent(60)) config_.logits_rows_max = seats + static_cast<uint32_t>(dice_.skewed(0, 64));
 }
 
 // Many sequences that grow through a pool that holds two or three of them, and faults that empty the running
@@ -192,14 +195,25 @@ void Simulation::submit(bool giant) {
     request.beams = dice_.percent(40);
     count(request.beams ? Event::kBeams : Event::kChoices);
   }
+  if (dice_.percent(scored_percent_)) roll_scores(request);
   request.tenant = dice_.below(spaces_);
   if (dice_.percent(priority_percent_)) request.priority = static_cast<int32_t>(dice_.below(5)) - 2;
   sampler.seed = dice_.percent(30) ? 7 : dice_.next();
   // Without a limit an end token must come: the fake model reads the whole context in every step.
-  sampler.eos_period = request.max_tokens == 0 ? 16 : eos_period_;
+  sampler.eos_period = request.max_tokens == 0 && !request.prompt_only ? 16 : eos_period_;
   const SeqId seq = rig_->submit(std::move(request), sampler);
   count(Event::kSubmit);
   if (rig_->record(seq).admission.refusal != Refusal::kNone) count(Event::kRefused);
+}
+
+// Mostly of the whole prompt, as clients ask for it.
+void Simulation::roll_scores(Request& request) {
+  request.score_from = static_cast<uint32_t>(dice_.percent(60) ? 1 : dice_.between(1, request.prompt.size()));
+  count(Event::kScored);
+  if (request.choices > 1 || !dice_.percent(30)) return;
+  request.prompt_only = true;
+  request.max_tokens = 0;
+  count(Event::kPromptOnly);
 }
 
 // New ids, or the first ids of another's prompt, or another's prompt and answer with something after it.

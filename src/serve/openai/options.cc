@@ -73,14 +73,29 @@ void read_bias(Fields& fields, size_t vocab_size, Options& out) {
   }
 }
 
+// What is told of the prompt itself. A chat's prompt is the template's, and no text of an answer.
+void read_prompt_part(Fields& fields, Route route, Options& out) {
+  out.choices.echo = fields.get_bool("echo").value_or(false);
+  if (out.choices.echo && route == Route::kChat)
+    fields.invalid("echo", "echo is for text completions; a chat has prompt_logprobs.");
+  const auto k = fields.get_int("prompt_logprobs", 0, sample::kLogprobsMax);
+  if (!k) return;
+  out.choices.prompt_logprobs = static_cast<int32_t>(*k);
+  if (out.stream)
+    fields.invalid("prompt_logprobs", "prompt_logprobs cannot be streamed; echo with logprobs can.");
+}
+
+// max_tokens is 0 where the prompt alone is told.
 void read_lengths(Fields& fields, Route route, Options& out) {
-  const auto max_tokens = fields.get_int("max_tokens", 1, kInt32Max);
+  const auto max_tokens = fields.get_int("max_tokens", out.choices.echo ? 0 : 1, kInt32Max);
+  out.choices.prompt_only = max_tokens == 0;
   const auto completion =
       route == Route::kChat ? fields.get_int("max_completion_tokens", 1, kInt32Max) : std::nullopt;
   out.max_tokens = static_cast<uint32_t>(completion.value_or(max_tokens.value_or(0)));
   const auto min_tokens = fields.get_int("min_tokens", 0, kInt32Max);
   out.params.min_tokens = static_cast<uint32_t>(min_tokens.value_or(0));
-  if (out.max_tokens > 0 && out.params.min_tokens > out.max_tokens)
+  const bool is_limited = out.max_tokens > 0 || out.choices.prompt_only;
+  if (is_limited && out.params.min_tokens > out.max_tokens)
     fields.invalid("min_tokens", "min_tokens is larger than max_tokens.");
 }
 
@@ -159,6 +174,8 @@ void read_beams(Fields& fields, Options& out) {
   }
   if (out.stream)
     fields.invalid("stream", "A beam search cannot be streamed: its answers are known at the end.");
+  if (out.choices.prompt_only)
+    fields.invalid("max_tokens", "A beam search generates: max_tokens must be at least 1.");
   if (!out.stop.empty())
     fields.invalid("stop", "stop does not go with use_beam_search; stop_token_ids does.");
   if (!out.params.bias.empty()) fields.invalid("logit_bias", "logit_bias does not go with use_beam_search.");
@@ -182,12 +199,6 @@ void read_choices(Fields& fields, Options& out) {
   if (out.stream && out.choices.best_of > out.choices.n)
     fields.invalid("best_of",
                    "best_of above n cannot be streamed: which choices are best is known at the end.");
-}
-
-// Scores of the prompt itself come later.
-void refuse_prompt_scores(Fields& fields) {
-  if (fields.get_bool("echo").value_or(false)) not_built(fields, "echo");
-  if (fields.get_int("prompt_logprobs", 0, sample::kLogprobsMax)) not_built(fields, "prompt_logprobs");
 }
 
 // A constraint is never dropped silently.
@@ -243,17 +254,17 @@ void read_options(Fields& fields, Route route, size_t vocab_size, Options& out) 
   else
     fields.fail(Code::kMissingParameter, "model", "The field model is missing.");
   read_sampling(fields, vocab_size, out);
+  read_stream(fields, out);
+  read_prompt_part(fields, route, out);
   read_lengths(fields, route, out);
   read_stop(fields, out);
   read_bias(fields, vocab_size, out);
   read_logprobs(fields, route, out);
-  read_stream(fields, out);
   if (const std::string* user = fields.get_string("user"); user && user->size() > kUserBytesMax)
     fields.invalid("user", "user is longer than 256 bytes.");
   if (const auto wrong = sample::validate(out.params, vocab_size))
     fields.invalid(wrong->param, wrong->message);
   read_choices(fields, out);
-  refuse_prompt_scores(fields);
   read_constraint(fields, out);
   refuse_older_constraints(fields);
   read_queueing(fields, out);

@@ -20,15 +20,19 @@ namespace tally::serve::openai {
 
 inline constexpr size_t kMessagesMax = 1024, kPartsMax = 256, kPromptsMax = 64;
 inline constexpr size_t kStopMax = 16, kStopBytesMax = 256;
-inline constexpr uint32_t kChoicesMax = 16;     // n, best_of, beam width
-inline constexpr uint32_t kSequencesMax = 256;  // prompts x n
-inline constexpr float kLengthPenaltyMax = 5;   // keeps length^penalty finite in both directions
+inline constexpr uint32_t kChoicesMax = 16;                      // n, best_of, beam width
+inline constexpr uint32_t kSequencesMax = 256;                   // prompts x n
+inline constexpr uint64_t kPromptScoresMax = uint64_t{1} << 20;  // log-probabilities told of prompts
+inline constexpr float kLengthPenaltyMax = 5;  // keeps length^penalty finite in both directions
 
 // Of each prompt.
 struct Choices {
   uint32_t n = 1;        // told
   uint32_t best_of = 1;  // sequences run for them, at least n: sampled ones, or beams
   std::optional<engine::BeamSearch> beams;
+  bool echo = false;             // the prompt is told in front of each
+  int32_t prompt_logprobs = -1;  // told of the prompt's tokens; -1: none
+  bool prompt_only = false;      // with echo: nothing is generated
 };
 
 // What the answer must be like, and the field that says so.

@@ -173,8 +173,6 @@ TEST(Requests, A25Surrogates) {
 
 TEST(Requests, NotBuiltYet) {
   const std::pair<const char*, const char*> cases[] = {
-      {R"("echo":true)", "echo"},
-      {R"("prompt_logprobs":0)", "prompt_logprobs"},
       {R"("guided_json":{})", "guided_json"},
       {R"("typical_p":0.5)", "typical_p"},
   };
@@ -184,6 +182,39 @@ TEST(Requests, NotBuiltYet) {
       completion(R"("n":1,"best_of":1,"use_beam_search":false,"echo":false,"typical_p":1,"priority":0)"),
       "ok");
   EXPECT_EQ(completion(R"("response_format":{"type":"text"})"), "ok");
+}
+
+TEST(Requests, PromptsTold) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("echo":1)", "echo"},
+      {R"("echo":"true")", "echo"},
+      {R"("max_tokens":0)", "max_tokens"},
+      {R"("max_tokens":0,"echo":false)", "max_tokens"},
+      {R"("max_tokens":-1,"echo":true)", "max_tokens"},
+      {R"("max_tokens":0,"echo":true,"min_tokens":1)", "min_tokens"},
+      {R"("max_tokens":0,"echo":true,"use_beam_search":true,"n":2)", "max_tokens"},
+      {R"("prompt_logprobs":21)", "prompt_logprobs"},
+      {R"("prompt_logprobs":-1)", "prompt_logprobs"},
+      {R"("prompt_logprobs":true)", "prompt_logprobs"},
+      {R"("prompt_logprobs":0,"stream":true)", "prompt_logprobs"},
+  };
+  for (const auto& [field, param] : cases)
+    EXPECT_EQ(completion(field), std::string("invalid_value ") + param) << field;
+  EXPECT_EQ(chat(R"("echo":true)"), "invalid_value echo");
+  EXPECT_EQ(chat(R"("max_tokens":0)"), "invalid_value max_tokens");
+  EXPECT_EQ(chat(R"("prompt_logprobs":1,"stream":true)"), "invalid_value prompt_logprobs");
+  for (const char* field : {R"("echo":true)", R"("echo":false,"prompt_logprobs":null)",
+                            R"("prompt_logprobs":20)", R"("echo":true,"max_tokens":0,"stream":true,"n":2)",
+                            R"("echo":true,"logprobs":5,"use_beam_search":true)",
+                            R"("echo":true,"prompt_logprobs":3,"logprobs":20,"best_of":3)"})
+    EXPECT_EQ(completion(field), "ok") << field;
+  EXPECT_EQ(chat(R"("prompt_logprobs":0,"echo":false)"), "ok");
+  CompletionRequest request;
+  ASSERT_FALSE(parse_completion(
+      R"({"model":"m","prompt":"p","max_tokens":0,"echo":true,"prompt_logprobs":2})", kVocab, request));
+  EXPECT_TRUE(request.options.choices.echo);
+  EXPECT_TRUE(request.options.choices.prompt_only);
+  EXPECT_EQ(request.options.choices.prompt_logprobs, 2);
 }
 
 TEST(Requests, Constraints) {

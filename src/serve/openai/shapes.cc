@@ -1,6 +1,6 @@
 #include "serve/openai/shapes.h"
 
-#include "base/utf8.h"
+#include "serve/openai/prompt_part.h"
 #include "serve/openai/writer.h"
 
 #include <algorithm>
@@ -16,66 +16,21 @@ void begin_answer(Writer& w, const AnswerHead& head, const char* chat_object) {
   w.key("system_fingerprint").value(head.fingerprint);
 }
 
-void write_bytes(Writer& w, const std::string& bytes) {
-  w.key("bytes").begin_array();
-  for (char c : bytes) w.value(static_cast<unsigned>(static_cast<unsigned char>(c)));
-  w.end_array();
-}
-
-void write_chat_logprobs(Writer& w, const std::vector<LogprobEntry>& entries) {
-  w.begin_object().key("content").begin_array();
-  for (const LogprobEntry& entry : entries) {
-    w.begin_object().key("token").value(entry.token).key("logprob").logprob(entry.logprob);
-    write_bytes(w, entry.token);
-    w.key("top_logprobs").begin_array();
-    for (const auto& [token, logprob] : entry.top) {
-      w.begin_object().key("token").value(token).key("logprob").logprob(logprob);
-      write_bytes(w, token);
-      w.end_object();
-    }
-    w.end_array().end_object();
-  }
-  w.end_array().key("refusal").null().end_object();
-}
-
-// The top k and the token itself; two ids with equal text: the larger value stays, so entries are merged
-// before they are written.
-void write_top_dictionary(Writer& w, const LogprobEntry& entry) {
-  std::vector<std::pair<std::string, float>> merged;
-  const auto add = [&merged](const std::string& token, float logprob) {
-    const std::string text = base::utf8_replace_invalid(token);
-    for (auto& [known, value] : merged)
-      if (known == text) return void(value = std::max(value, logprob));
-    merged.emplace_back(text, logprob);
-  };
-  for (const auto& [token, logprob] : entry.top) add(token, logprob);
-  add(entry.token, entry.logprob);
-  w.begin_object();
-  for (const auto& [text, logprob] : merged) w.key(text).logprob(logprob);
-  w.end_object();
-}
-
-void write_completion_logprobs(Writer& w, const std::vector<LogprobEntry>& entries) {
-  w.begin_object().key("tokens").begin_array();
-  for (const LogprobEntry& entry : entries) w.value(entry.token);
-  w.end_array().key("token_logprobs").begin_array();
-  for (const LogprobEntry& entry : entries) w.logprob(entry.logprob);
-  w.end_array().key("top_logprobs").begin_array();
-  for (const LogprobEntry& entry : entries) write_top_dictionary(w, entry);
-  w.end_array().key("text_offset").begin_array();
-  for (const LogprobEntry& entry : entries) w.value(entry.text_offset);
-  w.end_array().end_object();
-}
-
-void write_logprobs(Writer& w, bool chat, int logprobs, const std::vector<LogprobEntry>& entries) {
+void write_logprobs(Writer& w, bool chat, int logprobs, const Piece& piece) {
   w.key("logprobs");
   if (logprobs < 0) {
     w.null();
   } else if (chat) {
-    write_chat_logprobs(w, entries);
+    write_chat_logprobs(w, piece.logprobs);
   } else {
-    write_completion_logprobs(w, entries);
+    write_completion_logprobs(w, piece.prompt.get(), piece.logprobs);
   }
+}
+
+void write_prompt_logprobs(Writer& w, const Piece& piece) {
+  if (!piece.prompt || !piece.prompt->is_listed()) return;
+  w.key("prompt_logprobs");
+  piece.prompt->write_list(w);
 }
 
 void write_stop_reason(Writer& w, const StopReason& reason) {
@@ -194,7 +149,7 @@ std::string chunk_event(const AnswerHead& head, const ChoiceStyle& style, const 
   } else {
     w.key("text").value(piece.text);
   }
-  write_logprobs(w, head.chat, style.logprobs, piece.logprobs);
+  write_logprobs(w, head.chat, style.logprobs, piece);
   write_finish(w, piece);
   w.end_object().end_array();
   if (extras.tally) {
@@ -227,11 +182,13 @@ std::string whole_answer(const AnswerHead& head, int logprobs, const std::vector
     } else {
       w.key("text").value(choices[i].text);
     }
-    write_logprobs(w, head.chat, logprobs, choices[i].logprobs);
+    write_logprobs(w, head.chat, logprobs, choices[i]);
     write_finish(w, choices[i]);
+    if (!head.chat) write_prompt_logprobs(w, choices[i]);
     w.end_object();
   }
   w.end_array();
+  if (head.chat) write_prompt_logprobs(w, choices.front());
   write_closing(w, closing);
   w.end_object();
   return w.take();

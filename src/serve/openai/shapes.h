@@ -3,8 +3,10 @@
 
 #include "base/ids.h"
 #include "engine/engine.h"
+#include "serve/openai/logprobs.h"
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -17,13 +19,6 @@ struct AnswerHead {
   bool chat = true;
   std::string id, model, fingerprint;
   int64_t created = 0;  // Unix seconds
-};
-
-struct LogprobEntry {
-  std::string token;  // bytes, control tokens spelled out
-  float logprob = 0;
-  std::vector<std::pair<std::string, float>> top;  // best first
-  size_t text_offset = 0;                          // code points from the start of the text
 };
 
 // The stop string, or the id of the request's own, that ended the text; nothing for the model's end token.
@@ -40,12 +35,13 @@ struct CallPiece {
 struct Piece {
   std::string text, reasoning;
   std::vector<CallPiece> calls;
+  std::shared_ptr<const PromptPart> prompt;  // what is told of its tokens; null: nothing
   std::vector<LogprobEntry> logprobs;
   std::string_view finish_reason;  // empty: goes on
   StopReason stop_reason;
 
   bool says_something() const { return !text.empty() || !reasoning.empty() || !calls.empty(); }
-  void clear_said() { text.clear(), reasoning.clear(), calls.clear(), logprobs.clear(); }
+  void clear_said() { text.clear(), reasoning.clear(), calls.clear(), prompt.reset(), logprobs.clear(); }
 };
 
 struct Usage {
