@@ -19,7 +19,7 @@ void adopt_blocks(Core& core, Sequence& seq, uint32_t most, Tick now) {
     core.ledger.hit(entry, now);
     a.path.push(entry);
   }
-  const uint32_t full = (seq.known() - 1) / core.block_tokens;
+  const uint32_t full = seq.reusable() / core.block_tokens;
   most = std::min(most, full - a.path.size());
   const uint64_t needed = core.watermark + promised_blocks(core) + core.running.size();
   while (a.taken.size() < most && core.has(needed + 1)) a.taken.push(*core.ledger.take(now));
