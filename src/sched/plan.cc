@@ -24,6 +24,13 @@ void Scheduler::cancel(SeqId seq, EndReason reason) {
 
 void Scheduler::set_cost(const StepCost& cost) { state_->core.cost = cost; }
 
+void Scheduler::offer(SeqId seq, uint32_t drafts) {
+  const auto found = state_->core.sequences.find(seq);
+  if (found == state_->core.sequences.end() || found->second->state != SeqState::kDecoding) return;
+  found->second->offered = drafts;
+  state_->core.offers |= drafts > 0;
+}
+
 const StepPlan& Scheduler::plan(Tick now) {
   Core& core = state_->core;
   TALLY_CHECK(!core.in_flight, "plan before the last one was committed", core.plan.rows.size());
@@ -46,6 +53,7 @@ const StepPlan& Scheduler::plan(Tick now) {
   }
   plan_prefills(core, now);
   if (core.plan.rows.empty() && !core.running.empty()) plan_standstill(core, now);
+  plan_drafts(core, now);
 
   core.left_waiting = core.never_scheduled > 0;
   core.in_flight = !core.plan.rows.empty();
