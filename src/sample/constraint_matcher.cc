@@ -16,7 +16,9 @@ struct ConstraintMatcher::State {
   bool may_end = false, dead = false;
   int64_t booked = 0;
 
-  bool follow(std::span<const TokenId> generated);
+  bool follow(std::span<const TokenId> generated, std::span<const TokenId> drafts);
+  bool go_to(std::span<const TokenId> generated, std::span<const TokenId> drafts);
+  bool accept_all(std::span<const TokenId> ids);
   void accept(TokenId id);
   void bound_blanks();
   int64_t bytes() const {
@@ -71,19 +73,33 @@ void ConstraintMatcher::State::bound_blanks() {
   for (size_t w = 0; w < allowed.size(); ++w) allowed[w] &= ~only[w];
 }
 
-bool ConstraintMatcher::State::follow(std::span<const TokenId> generated) {
-  const auto parted = std::mismatch(followed.begin(), followed.end(), generated.begin(), generated.end());
-  const auto common = static_cast<size_t>(parted.first - followed.begin());
+bool ConstraintMatcher::State::accept_all(std::span<const TokenId> ids) {
+  for (const TokenId id : ids) {
+    if (!matcher->AcceptToken(raw(id))) return false;  // which leaves it where it was
+    accept(id);
+  }
+  return true;
+}
+
+bool ConstraintMatcher::State::go_to(std::span<const TokenId> generated, std::span<const TokenId> drafts) {
+  const auto equal = [&](size_t from, std::span<const TokenId> with) {
+    const auto old = std::span(followed).subspan(from);
+    return static_cast<size_t>(std::ranges::mismatch(old, with).in1 - old.begin());
+  };
+  const size_t before = equal(0, generated);
+  const size_t behind = before < generated.size() ? 0 : equal(before, drafts);
+  const size_t common = before + behind;
   if (common < followed.size()) matcher->Rollback(static_cast<int>(followed.size() - common));
   followed.resize(common);
   blanks.resize(std::min(blanks.size(), common));
-  for (const TokenId id : generated.subspan(common)) {
-    if (!matcher->AcceptToken(raw(id))) {  // which leaves it where it was
-      std::fill(allowed.begin(), allowed.end(), 0);
-      may_end = false;
-      return false;
-    }
-    accept(id);
+  return accept_all(generated.subspan(before)) && accept_all(drafts.subspan(behind));
+}
+
+bool ConstraintMatcher::State::follow(std::span<const TokenId> generated, std::span<const TokenId> drafts) {
+  if (!go_to(generated, drafts)) {
+    std::fill(allowed.begin(), allowed.end(), 0);
+    may_end = false;
+    return false;
   }
   fill_mask(*matcher, allowed);
   bound_blanks();
@@ -91,13 +107,14 @@ bool ConstraintMatcher::State::follow(std::span<const TokenId> generated) {
   return std::any_of(allowed.begin(), allowed.end(), [](uint32_t word) { return word != 0; });
 }
 
-bool ConstraintMatcher::follow(std::span<const TokenId> generated, std::span<const TokenId> stop_ids) {
+bool ConstraintMatcher::follow(std::span<const TokenId> generated, std::span<const TokenId> stop_ids,
+                               std::span<const TokenId> drafts) {
   State& s = *state_;
   if (s.dead) return false;
   bool any = false;
   try {
     const Meter::Running running(s.meter);
-    any = s.follow(generated);
+    any = s.follow(generated, drafts);
   } catch (const std::exception&) {  // the budget; what the matcher is now is not known
     s.dead = true;
   }
@@ -110,6 +127,22 @@ bool ConstraintMatcher::follow(std::span<const TokenId> generated, std::span<con
   const int64_t now = s.bytes();
   if (std::abs(now - s.booked) >= kWorthBooking) s.book(now);
   return any && !s.dead;
+}
+
+size_t ConstraintMatcher::forced(std::span<const TokenId> generated, std::span<TokenId> into) {
+  State& s = *state_;
+  if (s.dead) return 0;
+  size_t count = 0;
+  try {
+    const Meter::Running running(s.meter);
+    if (!s.go_to(generated, {})) return 0;
+    for (const int32_t id : s.matcher->FindJumpForwardTokens())
+      if (count < into.size()) into[count++] = TokenId{id};
+  } catch (const std::exception&) {
+    s.dead = true;
+  }
+  s.dead = s.dead || s.meter.out_of_time;
+  return s.dead ? 0 : count;
 }
 
 std::span<const uint32_t> ConstraintMatcher::allowed() const { return state_->allowed; }
