@@ -25,10 +25,11 @@ void Scheduler::cancel(SeqId seq, EndReason reason) {
 void Scheduler::set_cost(const StepCost& cost) { state_->core.cost = cost; }
 
 void Scheduler::offer(SeqId seq, uint32_t drafts) {
-  const auto found = state_->core.sequences.find(seq);
-  if (found == state_->core.sequences.end() || found->second->state != SeqState::kDecoding) return;
+  Core& core = state_->core;
+  const auto found = core.sequences.find(seq);
+  if (found == core.sequences.end() || found->second->state != SeqState::kDecoding) return;
   found->second->offered = drafts;
-  state_->core.offers |= drafts > 0;
+  core.offers |= drafts > 0;
 }
 
 const StepPlan& Scheduler::plan(Tick now) {
