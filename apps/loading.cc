@@ -110,6 +110,10 @@ engine::LoadRequest load_request(const base::Settings& settings, const std::stri
   request.tokenizer_bytes = text.tokenizer.memory_bytes();
   request.end_ids.assign(text.tokenizer.eog().begin(), text.tokenizer.eog().end());
   request.suppressed_ids.assign(text.tokenizer.suppressed().begin(), text.tokenizer.suppressed().end());
+  for (size_t i = 0; i < text.tokenizer.vocab_size(); ++i) {
+    const TokenId id{static_cast<int32_t>(i)};
+    if (text.tokenizer.kind(id) == text::TokenKind::kControl) request.draft_stop_ids.push_back(id);
+  }
   request.kv_check.mode = settings.text("kv-check");
   if (auto probe = text.tokenizer.encode(kProbeText, true, false)) request.kv_check.probe = std::move(*probe);
   return request;
@@ -132,6 +136,10 @@ engine::LoadRequest load_request(const base::Settings& settings, const std::stri
     s.policy.allocator = settings.text("allocator");
     s.policy.cascade = settings.on("cascade");
     s.policy.step_latency_us = static_cast<int64_t>(settings.number("step-latency")) * 1000;
+  }
+  if (settings.values().contains("speculate")) {
+    s.policy.speculate = settings.text("speculate");
+    s.policy.speculate_max = static_cast<uint32_t>(settings.number("speculate-max"));
   }
   s.step_tokens = static_cast<uint32_t>(settings.number("step-tokens"));
   s.prefix_cache = settings.on("prefix-cache");

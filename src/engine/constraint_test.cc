@@ -155,6 +155,31 @@ TEST(Constraints, BeamsKeepToThem) {
   EXPECT_EQ(bed.hand.engine->stats().blocks_held, 0u);
 }
 
+// Masks follow drafts row by row: what is drafted from a text that repeats itself is right now and then, and
+// forbidden now and then.
+TEST(Constraints, DraftsChangeNothing) {
+  LoadRequest load = with_end();
+  Bed off(load);
+  load.settings.policy.speculate = "lookup";
+  load.row_prices_us = {100, 100};
+  Bed drafts(load);
+  for (const char* pattern : {"(ab|abc){3,20}x", "([ab]{3}c?){2,9}", "(abcd){9}", "(x|y)every word of it is forced[.]", kPattern}) {
+    for (uint64_t seed = 1; seed <= 6; ++seed) {
+      Request a = constrained(off.compile(pattern), seed, 60), b = constrained(drafts.compile(pattern), seed, 60);
+      for (Request* r : {&a, &b}) {
+        r->params.top_k = static_cast<int32_t>(seed % 3);
+        r->params.penalties.frequency = seed % 2 == 0 ? 0.5f : 0;
+        r->params.min_tokens = seed % 4 == 0 ? 12 : 0;
+        if (seed == 5) r->params.stop_ids = {TokenId{6}};
+      }
+      EXPECT_EQ(off.hand.run({a}), drafts.hand.run({b})) << pattern << ' ' << seed;
+    }
+  }
+  EXPECT_GT(drafts.hand.engine->stats().speculation.accepted, 20u);
+  EXPECT_LT(drafts.hand.engine->stats().speculation.accepted,
+            drafts.hand.engine->stats().speculation.drafted);
+}
+
 TEST(Constraints, CutIsLengthAndTheEndComesWhereNothingElseCan) {
   Bed bed;
   const Answer cut = bed.hand.run({constrained(bed.compile("[a-z]{30}"), 1, 5)}).at(0);

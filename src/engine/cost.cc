@@ -3,6 +3,7 @@
 #include "base/clock.h"
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 namespace tally::engine {
@@ -20,14 +21,14 @@ struct Prober {
   model::Scratch& scratch;
   base::ThreadPool& pool;
 
-  double least_us(uint32_t rows, uint32_t position, bool logits, int tries = kTries) const {
+  double least_us(uint32_t rows, uint32_t position, uint32_t logits, int tries = kTries) const {
     const uint32_t block_tokens = view.layout(LayerIdx{0}).block_tokens;
     const std::vector<TokenId> tokens(rows, TokenId{0});
     const model::Segment segment{0, rows, position, 0};
     std::vector<uint32_t> table((position + rows + block_tokens - 1) / block_tokens);
     for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<uint32_t>(i);
-    const uint32_t last = rows - 1;
-    const std::span<const uint32_t> wanted(&last, logits ? 1 : 0);
+    std::vector<uint32_t> wanted(logits);  // of the last rows
+    std::iota(wanted.begin(), wanted.end(), rows - logits);
     double least = 0;
     for (int i = 0; i < tries; ++i) {
       const int64_t begin = base::now_us();
@@ -74,15 +75,15 @@ sched::StepCost measure_cost(const model::Model& model, const kv::View& view, mo
   const uint32_t rows = std::min({rows_max, kManyRows, context_max});
   const uint32_t deep = std::min(kDeep, context_max - rows) / rows * rows;
   // Rows that are read were written: nothing but values of this model are in the blocks.
-  for (uint32_t at = 0; at < deep; at += rows) probe.least_us(rows, at, false, 1);
+  for (uint32_t at = 0; at < deep; at += rows) probe.least_us(rows, at, 0, 1);
   sched::StepCost cost;
-  const double one = probe.least_us(1, 0, false), many = probe.least_us(rows, 0, false);
+  const double one = probe.least_us(1, 0, 0), many = probe.least_us(rows, 0, 0);
   cost.weights = one;
   cost.row = rows > 1 ? std::max(many / rows, one / 64) : one;
-  cost.logits = above(probe.least_us(1, 0, true), one);
+  cost.logits = above(probe.least_us(1, 0, 1), one);
   if (deep > 0) {
-    cost.kv_decode = above(probe.least_us(1, deep, false), one) / deep;
-    cost.kv_prefill = above(probe.least_us(rows, deep, false), many) / (double{1} * rows * deep);
+    cost.kv_decode = above(probe.least_us(1, deep, 0), one) / deep;
+    cost.kv_prefill = above(probe.least_us(rows, deep, 0), many) / (double{1} * rows * deep);
   }
   return cost;
 }
@@ -110,6 +111,20 @@ sched::StepCost estimate_cost(const model::Model& model, const kv::View& view, m
   cost.kv_prefill = attention.position_flops * flop_us;  // its rows share what they read
   cost.kv_decode = std::max(attention.position_bytes * bytes_us, cost.kv_prefill);
   return cost;
+}
+
+std::vector<double> measure_rows(const model::Model& model, const kv::View& view, model::Scratch& scratch,
+                                 base::ThreadPool& pool, std::span<const uint32_t> rows) {
+  constexpr int64_t kBudgetUs = 1'000'000;
+  const Prober probe{model, view, scratch, pool};
+  const int64_t begin = base::now_us();
+  probe.least_us(rows.front(), 0, rows.front(), 1);  // what is cold
+  std::vector<double> out;
+  for (const uint32_t r : rows) {
+    if (!out.empty() && base::now_us() - begin > kBudgetUs) break;
+    out.push_back(std::max(1.0, probe.least_us(r, 0, r)));
+  }
+  return out;
 }
 
 void CostFollower::observe(double predicted_us, double taken_us) {

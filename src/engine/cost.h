@@ -10,6 +10,7 @@
 #include "sched/plan.h"
 
 #include <span>
+#include <vector>
 
 namespace tally::engine {
 
@@ -23,6 +24,10 @@ sched::StepCost measure_cost(const model::Model& model, const kv::View& view, mo
 // show, from its bytes and operations, at the rates at which the weights were read and multiplied.
 sched::StepCost estimate_cost(const model::Model& model, const kv::View& view, model::Scratch& scratch,
                               base::ThreadPool& pool, uint32_t rows_max, std::span<const Tuning> tuning);
+// Microseconds of passes of so many rows of one sequence, each with logits, ascending; the first of `rows` at
+// least, as many as a second allows. Requires: as above, and room for the logits of all.
+std::vector<double> measure_rows(const model::Model& model, const kv::View& view, model::Scratch& scratch,
+                                 base::ThreadPool& pool, std::span<const uint32_t> rows);
 
 // Follows how much longer steps take than their measured cost says: other work on the machine, warmth,
 // prompts in the batch. The slower steps set the pace.

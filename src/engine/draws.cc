@@ -12,19 +12,22 @@ void Loop::pick() {
     i < draws ? draw(i, worker) : score_row(scored_[i - draws], worker);
   });
   const std::span<const uint8_t> nonfinite = parts_.scratch.nonfinite();
-  for (Group& g : groups_) {
-    const auto rows = nonfinite.subspan(g.row_begin, g.rows);
+  for (Group& g : groups_) {  // drafts may be anything: their rows fail nobody
+    const auto rows = nonfinite.subspan(g.row_begin, g.rows - g.drafts.size());
     g.failed = std::any_of(rows.begin(), rows.end(), [](uint8_t flag) { return flag != 0; });
   }
   for (const ScoredRow& row : scored_) groups_[row.group].failed |= !row.finite;
   outcomes_.clear();
-  for (size_t i = 0; i < draws_.size(); ++i) {
-    const Draw& d = draws_[i];
-    const bool failed = groups_[d.group].failed || !picks_[i].finite;
+  for (Draw& d : draws_) {
+    const bool failed = groups_[d.group].failed || !picks_[d.pick].finite;
+    if (failed) d.tokens = 1;
     if (!d.sequence->beams) d.sequence->dead_end |= d.dead_end;
     if (d.sequence->beams) d.sequence->beams->failed |= failed;
     (d.sequence->beams ? d.sequence->beams->matcher_full : d.sequence->matcher_full) |= d.matcher_full;
-    outcomes_.push_back({picks_[i].id, picks_[i].is_end, failed});
+    d.outcome = outcomes_.size();
+    for (const sample::Pick& pick : std::span(picks_).subspan(d.pick, d.tokens))
+      outcomes_.push_back({pick.id, pick.is_end, failed});
+    outcomes_[d.outcome].accepted = d.tokens - 1;
   }
   advance_beams();
 }
@@ -40,39 +43,73 @@ void Loop::follow_constraint(Draw& d) {
   if (d.matcher_full) matcher.reset();  // another beam may take over the sequence
 }
 
-// One sequence's token; of beams, the best tokens of its row.
+// What the sampler knows at a row of a group: behind its known tokens, and the drafts before that row.
+sample::Context Loop::context_of(const Draw& d, uint32_t row) const {
+  const Group& g = groups_[d.group];
+  return {g.tokens.first(g.prompt_tokens),
+          g.tokens.subspan(g.prompt_tokens),
+          parts_.end_ids,
+          parts_.suppressed_ids,
+          d.sequence->choice,
+          d.sequence->matcher ? d.sequence->matcher->allowed() : std::span<const uint32_t>{},
+          g.drafts.first(row)};
+}
+
+std::span<float> Loop::logits_of(const Draw& d, uint32_t row, size_t worker) {
+  const Group& g = groups_[d.group];
+  const std::span<float> logits = parts_.scratch.logits(static_cast<size_t>(g.logits) - g.drafts.size() + row);
+  if (!d.shares_row) return logits;
+  std::copy(logits.begin(), logits.end(), row_copies_[worker].begin());
+  return row_copies_[worker];
+}
+
+// One sequence's tokens: the next one, and behind each draft that was right the one after it. What a row of a
+// draft cannot give, a broken row or the end of a constraint, is found again by the step that has it first.
 void Loop::draw(size_t index, size_t worker) {
   Draw& d = draws_[index];
-  const Group& g = groups_[d.group];
-  picks_[index] = {};
-  if (d.sequence->beams && d.begins) return;  // they all begin with the one row
-  std::span<float> logits = parts_.scratch.logits(static_cast<size_t>(g.logits));
-  if (d.shares_row) {
-    std::copy(logits.begin(), logits.end(), row_copies_[worker].begin());
-    logits = row_copies_[worker];
-  }
-  const sample::Context context{
-      g.tokens.first(g.prompt_tokens),
-      g.tokens.subspan(g.prompt_tokens),
-      parts_.end_ids,
-      parts_.suppressed_ids,
-      d.sequence->choice,
-      d.sequence->matcher ? d.sequence->matcher->allowed() : std::span<const uint32_t>{}};
-  const sample::Params& params = *d.sequence->params;
-  if (!d.sequence->beams) {
-    if (d.dead_end) {
-      picks_[index].finite = false;
-      return;
-    }
-    picks_[index] = sample::pick(logits, params, context, sample_scratch_[worker]);
-    d.dead_end = picks_[index].dead_end;
+  const std::span<const TokenId> drafts = groups_[d.group].drafts;
+  picks_[d.pick] = {};
+  if (d.sequence->beams) {
+    if (!d.begins) draw_beam(d, logits_of(d, 0, worker), worker);  // they all begin with the one row
     return;
   }
+  if (d.dead_end) {
+    picks_[d.pick].finite = false;
+    return;
+  }
+  for (uint32_t row = 0;; ++row) {
+    const sample::Pick pick = draw_row(d, row, worker);
+    if (row == 0) d.dead_end = pick.dead_end;
+    if (row > 0 && !pick.finite) return;
+    picks_[d.pick + row] = pick;
+    d.tokens = row + 1;
+    if (!pick.finite || pick.is_end || row == drafts.size() || pick.id != drafts[row]) return;
+  }
+}
+
+sample::Pick Loop::draw_row(const Draw& d, uint32_t row, size_t worker) {
+  const Group& g = groups_[d.group];
+  if (row > 0) {
+    const size_t at = g.row_begin + g.rows - g.drafts.size() + row - 1;
+    if (parts_.scratch.nonfinite()[at] != 0) return {.finite = false};
+    std::unique_ptr<sample::ConstraintMatcher>& matcher = d.sequence->matcher;
+    const auto generated = g.tokens.subspan(g.prompt_tokens);
+    if (matcher && !matcher->follow(generated, d.sequence->params->stop_ids, g.drafts.first(row))) {
+      if (matcher->is_full()) matcher.reset();  // by a guess: the next step follows anew what is known
+      return {.finite = false};
+    }
+  }
+  return sample::pick(logits_of(d, row, worker), *d.sequence->params, context_of(d, row),
+                      sample_scratch_[worker]);
+}
+
+// Of a beam the best tokens of its row.
+void Loop::draw_beam(Draw& d, std::span<float> logits, size_t worker) {
   BeamFamily& beams = *d.sequence->beams;
   sample::BeamRow row;  // of a dead end: others may go on
   if (!d.dead_end)
-    picks_[index].finite = sample::read_beam_row(logits, params, context, beams.room(d.seq),
-                                                 sample_scratch_[worker], row);
+    picks_[d.pick].finite = sample::read_beam_row(logits, *d.sequence->params, context_of(d, 0),
+                                                  beams.room(d.seq), sample_scratch_[worker], row);
   beams.set_row(d.seq, row);
 }
 
@@ -93,8 +130,8 @@ void Loop::advance_beams() {
     if (beams == nullptr) continue;
     if (beams != previous && !beams->failed) beams->advance(draws_[i].shares_row);
     previous = beams;
-    outcomes_[i] = beams->outcome(draws_[i].seq);
-    outcomes_[i].failed = beams->failed;
+    outcomes_[draws_[i].outcome] = beams->outcome(draws_[i].seq);
+    outcomes_[draws_[i].outcome].failed = beams->failed;
     draws_[i].sequence->dead_end |= beams->dead_end;
     draws_[i].sequence->matcher_full |= beams->matcher_full;
   }
@@ -125,17 +162,18 @@ void Loop::take_scores(int64_t now_us) {
 }
 
 void Loop::take_tokens(int64_t now_us) {
-  for (size_t i = 0; i < draws_.size(); ++i) {
-    Sequence& s = *draws_[i].sequence;
-    if (outcomes_[i].failed) continue;
-    if (draws_[i].begins) begin_choice(draws_[i]);
+  for (const Draw& d : draws_) {
+    Sequence& s = *d.sequence;
+    if (outcomes_[d.outcome].failed) continue;
+    if (d.begins) begin_choice(d);
     Receipt& r = s.receipt;
     s.mark_us = now_us;
     s.previous_token_us = r.last_us;
-    if (++r.generated_tokens == 1) r.first_token_us = now_us;
+    if (r.generated_tokens == 0) r.first_token_us = now_us;
+    r.generated_tokens += d.tokens;
     r.last_us = now_us;
     if (s.beams) continue;
-    s.stream->append(picks_[i], now_us);
+    s.stream->append(std::span<const sample::Pick>(picks_).subspan(d.pick, d.tokens), now_us);
     book_answer(s.booked_bytes, s.stream->bytes_in_use());
     to_notify_.push_back(s.stream);
   }

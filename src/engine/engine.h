@@ -8,6 +8,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "engine/cache_view.h"
+#include "engine/stats.h"
 #include "engine/step_log.h"
 #include "sample/beam.h"
 #include "sample/constraint.h"
@@ -59,20 +60,6 @@ struct TokenEvent {
   std::array<sample::TokenLogprob, sample::kLogprobsMax> top{};
 };
 
-// kLength: at max_tokens, or where a constraint cannot be followed further in the memory of its place.
-// kDeadEnd: the constraint left no token, or took more time than it may.
-enum class Finish : uint8_t {
-  kStop,
-  kLength,
-  kCancelled,
-  kDeadline,
-  kNonFinite,
-  kInternal,
-  kShutdown,
-  kDeadEnd
-};
-inline constexpr size_t kFinishCount = 8;
-
 // The account of one sequence. Stage seconds are disjoint: their sum is last_us - queued_us.
 struct Receipt {
   int64_t arrived_us = 0, queued_us = 0, scheduled_us = 0, first_token_us = 0, last_us = 0;
@@ -82,6 +69,7 @@ struct Receipt {
   uint32_t steps = 0, preemptions = 0, recomputed_tokens = 0;
   uint32_t kv_blocks = 0, kv_blocks_shared = 0;
   uint64_t kv_bytes = 0, weight_bytes_read = 0;  // weights: this sequence's share of each step's rows
+  uint32_t draft_tokens = 0, accepted_tokens = 0;  // verified, and of them right
   uint64_t seed = 0;
   float cumulative_logprob = 0;  // of beams: the sum over the returned tokens
 };
@@ -116,45 +104,6 @@ struct Submitted {
   Refused refused;
 };
 
-struct Histogram {  // upper edges are fixed; cumulative counts are made at scrape
-  std::span<const double> edges;
-  std::vector<uint64_t> counts;  // one more than edges
-  double sum = 0;
-};
-
-// One consistent snapshot, made at the end of a step.
-struct Stats {
-  uint64_t running = 0, waiting = 0, waiting_deferred = 0, queue_tokens = 0;
-  double queue_oldest_s = 0;
-  uint64_t blocks_total = 0, blocks_free = 0, blocks_held = 0, blocks_cached = 0, blocks_shared = 0,
-           blocks_registered = 0;
-  uint64_t block_bytes = 0, waste_tokens = 0;
-  uint64_t prompt_tokens = 0, prompt_tokens_cached = 0, generation_tokens = 0, recomputed_tokens = 0;
-  uint64_t prompt_tokens_recomputed = 0;  // cached ones, for logits; recomputed_tokens: after preemption
-  uint64_t forks = 0, copied_blocks = 0;  // choices begun from another's prompt; blocks copied for a write
-  uint64_t prefix_queries = 0, prefix_hits = 0, preemptions = 0, preempted_tokens = 0, evictions = 0,
-           hash_mismatches = 0;
-  std::array<uint64_t, kFinishCount> finished{};  // by Finish
-  uint64_t steps_prefill = 0, steps_decode = 0, steps_mixed = 0;
-  uint64_t rows_prefill = 0, rows_decode = 0, rows_recompute = 0;
-  uint64_t step_sequences = 0;  // summed over steps
-  uint64_t weight_bytes_read = 0, kv_bytes_read = 0, activation_bytes_read = 0, kv_bytes_written = 0,
-           flops = 0;
-  uint64_t sequence_tokens_max = 0;  // prompt and answer of the longest that has ended
-  // Of forward_s, by the roof that asks for more; unbound_s: where the roofs are not known.
-  double bandwidth_s = 0, compute_s = 0, unbound_s = 0;
-  double plan_s = 0, pack_s = 0, forward_s = 0, sample_s = 0, commit_s = 0, idle_s = 0;  // the thread's wall
-  Histogram ttft, inter_token, time_per_output_token, e2e, queue, prefill, decode, inference;  // seconds
-  Histogram prompt_tokens_per_request, generation_tokens_per_request, iteration_tokens;
-  Histogram step_prefill, step_decode, step_mixed;
-  Histogram prefill_computed;                             // prompt tokens of a request, without cached ones
-  Histogram prefill_per_token, step_model_error;          // seconds; ratio
-  Histogram block_lifetime, block_idle, block_reuse_gap;  // seconds: kv/block_ages.h
-  KvDiskStats kv_disk;
-  int64_t last_step_us = 0;                               // base::now_us() of the last finished step
-  bool work_runnable = false, failed = false;
-};
-
 // What start-up tuning chose for a weight type; row_cost[t - 1]: time of t rows over that of one.
 struct Tuning {
   std::string type;
@@ -177,6 +126,8 @@ struct Info {
   std::string architecture = {};
   uint32_t threads = 0;
   StepRoofs roofs = {};
+  std::string speculate = "off";
+  uint32_t speculate_max = 0;  // drafts of a sequence in a step; 0: none
 };
 
 class Engine {

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <exception>
+#include <utility>
 
 namespace tally::engine {
 namespace {
@@ -58,8 +59,8 @@ Loop::Loop(Parts parts)
   const size_t with_logits = std::max(seqs, size_t{parts_.sched.logits_rows_max});
   logits_rows_.reserve(with_logits);
   scored_.reserve(with_logits);
-  picks_.resize(seqs);
-  outcomes_.reserve(seqs);
+  picks_.resize(seqs + with_logits);
+  outcomes_.reserve(picks_.size());
   to_notify_.reserve(seqs + parts_.sched.queue_max);
   for (size_t w = 0; w < parts_.pool->threads(); ++w) sample_scratch_.emplace_back(parts_.info.vocab_size);
   row_copies_.resize(parts_.pool->threads(), std::vector<float>(parts_.info.vocab_size));
@@ -212,13 +213,16 @@ bool Loop::step() {
 
 const sched::StepPlan& Loop::plan(int64_t now_us) {
   ledger_.begin_step();
+  if (parts_.drafter) offer_drafts();
   const sched::StepPlan& planned = scheduler_.plan(now_us);
   for (const sched::Ended& ended : planned.ended) end(ended.seq, ended.reason, now_us);
   for (const sched::Preempted& p : planned.preempted) {
     const sched::QueueStats q = scheduler_.queue_stats();
     base::log_info("preempt seq={} by={} cause=growth blocks={} tokens={} avail={} running={}", raw(p.seq),
                    raw(p.by), p.blocks, p.tokens, ledger_.stats().free, q.running);
-    sequences_.at(p.seq)->matcher.reset();  // its place is another's now
+    Sequence& s = *sequences_.at(p.seq);
+    s.matcher.reset();  // its place is another's now
+    if (parts_.drafter) parts_.drafter->leave_seat(std::exchange(s.seat, Drafter::kNoSeat));
   }
   if (promoter_) promoter_->tier().follow(ledger_);
   for (const auto& stream : to_notify_) stream->notify();
@@ -240,37 +244,51 @@ void Loop::pack(const sched::StepPlan& planned, int64_t now_us) {
     g.prompt_tokens = g.sequence->receipt.prompt_tokens;
     g.rows = rows.rows, g.row_begin = static_cast<uint32_t>(tokens_.size()), g.position = rows.position;
     g.decode = rows.decode;
-    const auto first = g.tokens.begin() + rows.position;
-    tokens_.insert(tokens_.end(), first, first + rows.rows);
-    segments_.push_back({g.row_begin, rows.rows, rows.position, static_cast<uint32_t>(tables_.size())});
-    for (const BlockId block : scheduler_.table(rows.seq)) tables_.push_back(raw(block));
-    const auto group = static_cast<uint32_t>(groups_.size());
     g.scores = rows.scores, g.scored_position = rows.scores > 0 ? rows.scored_position() : 0;
     g.ends_prompt_only = g.sequence->prompt_only && rows.position + rows.rows == g.prompt_tokens;
-    for (uint32_t i = 0; i < rows.logits; ++i) {
-      if (i < rows.scores)
-        scored_.push_back({group, static_cast<uint32_t>(logits_rows_.size()), g.scored_position + i});
-      logits_rows_.push_back(g.row_begin + rows.rows - rows.logits + i);
-    }
+    pack_rows(rows, g);
     if (rows.wants_logits) {
       g.logits = static_cast<int32_t>(logits_rows_.size()) - 1;
+      const auto group = static_cast<uint32_t>(groups_.size());
       draws_.push_back({rows.seq, g.sequence, group, false, rows.begins > 0});
       for (uint32_t i = 0; i < rows.begins; ++i) {
         const SeqId seq = planned.begins[rows.begins_at + i];
         draws_.push_back({seq, sequences_.at(seq).get(), group, true, true});
       }
     }
-    record_.recompute_rows += rows.recomputed;
-    (rows.decode ? record_.decode_rows : record_.prefill_rows) += rows.rows - rows.recomputed;
-    work_.add_rows(rows.position, rows.rows, record_);
     groups_.push_back(g);
   }
+  uint32_t picks = 0;
   for (uint32_t i = 0; i < draws_.size(); ++i) {
-    const Draw& d = draws_[i];  // beams that begin share the row of the first
+    Draw& d = draws_[i];  // beams that begin share the row of the first
     if (d.sequence->constraint && !(d.sequence->beams && d.begins)) constrained_.push_back(i);
+    d.pick = picks;
+    picks += 1 + static_cast<uint32_t>(groups_[d.group].drafts.size());
   }
   record_.sequences = groups_.size(), record_.logits_rows = logits_rows_.size();
   work_.add_pass(record_);
+}
+
+// The rows of a group: known tokens, then what was drafted behind them.
+void Loop::pack_rows(const sched::PlannedRows& rows, Group& g) {
+  const uint32_t known = rows.rows - rows.drafts;
+  const auto first = g.tokens.begin() + rows.position;
+  tokens_.insert(tokens_.end(), first, first + known);
+  if (rows.drafts > 0) {
+    g.drafts = parts_.drafter->drafts(g.sequence->seat).first(rows.drafts);
+    tokens_.insert(tokens_.end(), g.drafts.begin(), g.drafts.end());
+  }
+  segments_.push_back({g.row_begin, rows.rows, rows.position, static_cast<uint32_t>(tables_.size())});
+  for (const BlockId block : scheduler_.table(rows.seq)) tables_.push_back(raw(block));
+  for (uint32_t i = 0; i < rows.logits; ++i) {
+    if (i < rows.scores)
+      scored_.push_back({static_cast<uint32_t>(groups_.size()), static_cast<uint32_t>(logits_rows_.size()),
+                         g.scored_position + i});
+    logits_rows_.push_back(g.row_begin + rows.rows - rows.logits + i);
+  }
+  record_.recompute_rows += rows.recomputed, record_.draft_rows += rows.drafts;
+  (rows.decode ? record_.decode_rows : record_.prefill_rows) += known - rows.recomputed;
+  work_.add_rows(rows.position, rows.rows, record_);
 }
 
 // A sequence's queue time ends with its first row, or with that of the choice it had to take over.
@@ -326,16 +344,18 @@ void Loop::commit(const Marks& at) {
       if (g.ends_prompt_only && !g.failed) account_.prompt(g.sequence->receipt);
       g.sequence->mark_us = now;
     }
-    for (size_t i = 0; i < draws_.size(); ++i) {
-      Sequence& s = *draws_[i].sequence;
-      if (outcomes_[i].failed) continue;
+    for (const Draw& d : draws_) {
+      Sequence& s = *d.sequence;
+      if (outcomes_[d.outcome].failed) continue;
       if (s.beams) {  // their tokens count when it is known which are answers
-        if (draws_[i].shares_row && !draws_[i].begins) account_.prompt(s.receipt);
+        if (d.shares_row && !d.begins) account_.prompt(s.receipt);
         continue;
       }
-      account_.token(s.receipt, s.previous_token_us, now, draws_[i].begins);
+      account_.tokens(d.tokens, s.receipt, s.previous_token_us, now, d.begins);
     }
+    if (parts_.drafter) settle_drafts(at, prefill_rows == 0, now);
     for (const sched::Ended& ended : scheduler_.commit(outcomes_, now)) end(ended.seq, ended.reason, now);
+    if (parts_.drafter) seat_sequences();
     const double wall = seconds(now - at.begin_us);
     const double rate = static_cast<double>(tokens_.size()) / std::max(wall, 1e-6);
     rows_per_second_ = rows_per_second_ == 0 ? rate : rows_per_second_ + (rate - rows_per_second_) / 16;
@@ -413,6 +433,7 @@ void Loop::end(SeqId seq, EndReason reason, int64_t now_us) {
     if (to_notify_.empty() || to_notify_.back() != s.stream) to_notify_.push_back(s.stream);
   }
   release_stream(s);
+  if (parts_.drafter) parts_.drafter->leave_seat(s.seat);
   sequences_.erase(found);
 }
 

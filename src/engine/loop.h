@@ -6,6 +6,7 @@
 #include "engine/beams.h"
 #include "engine/disk/promoter.h"
 #include "engine/cost.h"
+#include "engine/drafts/drafter.h"
 #include "engine/engine.h"
 #include "engine/step_account.h"
 #include "engine/step_work.h"
@@ -35,6 +36,8 @@ struct Parts {
   uint64_t stream_bytes_max = 0;  // of all answers that are under way or wait
   bool cascade = true;            // model::Batch
   std::unique_ptr<DiskTier> disk;  // null: what leaves the pool is lost
+  base::Arena draft_memory;
+  std::unique_ptr<Drafter> drafter;  // null: no drafts
   base::Accounts* accounts = nullptr;
 };
 
@@ -76,6 +79,7 @@ class Loop final : public Engine {
     bool dead_end = false;                                 // the constraint leaves nothing
     bool matcher_full = false;                             // or cannot be followed further
     uint32_t choice = 0;
+    int32_t seat = Drafter::kNoSeat;
     Receipt receipt;
     int64_t mark_us = 0;                            // time up to here is accounted
     int64_t previous_token_us = 0;                  // commit of the token before the last
@@ -89,7 +93,7 @@ class Loop final : public Engine {
   struct Group {
     SeqId seq{};
     Sequence* sequence = nullptr;
-    std::span<const TokenId> tokens;
+    std::span<const TokenId> tokens, drafts;
     uint32_t prompt_tokens = 0, rows = 0, row_begin = 0, position = 0;
     int32_t logits = -1;                       // index of its last row among those with logits, or -1
     uint32_t scores = 0, scored_position = 0;  // prompt tokens scored in this step, from there on
@@ -109,6 +113,9 @@ class Loop final : public Engine {
     bool begins = false;
     bool shares_row = false;  // others draw from the same logits
     bool dead_end = false, matcher_full = false;  // as of a sequence
+    uint32_t pick = 0;                            // its first in picks_, of 1 + drafts of the group
+    uint32_t tokens = 1;                          // picks that hold: accepted drafts, and the one behind them
+    size_t outcome = 0;                           // its first in outcomes_
   };
 
   void promote();
@@ -118,6 +125,7 @@ class Loop final : public Engine {
   void nap();
   const sched::StepPlan& plan(int64_t now_us);
   void pack(const sched::StepPlan& plan, int64_t now_us);
+  void pack_rows(const sched::PlannedRows& rows, Group& group);
   void copy_blocks();
   void forward();
   // draws.cc
@@ -125,7 +133,15 @@ class Loop final : public Engine {
   void pick();
   void draw(size_t index, size_t worker);
   void score_row(ScoredRow& row, size_t worker);
+  void draw_beam(Draw& draw, std::span<float> logits, size_t worker);
+  sample::Pick draw_row(const Draw& draw, uint32_t row, size_t worker);
+  sample::Context context_of(const Draw& draw, uint32_t row) const;
+  std::span<float> logits_of(const Draw& draw, uint32_t row, size_t worker);
   void advance_beams();
+  // speculate.cc
+  void offer_drafts();
+  void settle_drafts(const Marks& at, bool decodes_only, int64_t now_us);
+  void seat_sequences();
   void take_tokens(int64_t now_us);
   void take_scores(int64_t now_us);
   void begin_choice(const Draw& draw);
@@ -172,7 +188,7 @@ class Loop final : public Engine {
   std::vector<TokenId> tokens_;
   std::vector<model::Segment> segments_;
   std::vector<uint32_t> tables_, logits_rows_;
-  std::vector<sample::Pick> picks_;             // by draw
+  std::vector<sample::Pick> picks_;             // Draw::pick
   std::vector<std::vector<float>> row_copies_;  // one a worker: a row of logits that several draw from
   std::vector<sched::Outcome> outcomes_;
   std::vector<std::shared_ptr<TokenStream>> to_notify_;

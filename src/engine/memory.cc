@@ -1,6 +1,7 @@
 #include "engine/memory.h"
 
 #include "base/log.h"
+#include "engine/drafts/lookup.h"
 #include "engine/kv_check.h"
 #include "engine/loop.h"
 #include "engine/plan_sizes.h"
@@ -145,6 +146,37 @@ sched::StepCost step_cost(Parts& parts, uint32_t step_tokens, uint32_t context_m
                              std::min(step_tokens, context_max), parts.info.tuning);
 }
 
+RowPrices row_prices(const LoadRequest& request, const MemoryPlan& plan, Parts& parts) {
+  if (!request.row_prices_us.empty()) return RowPrices(request.row_prices_us, true);
+  const uint32_t rows_max = std::min(request.settings.step_tokens, plan.max_model_len);
+  std::vector<uint32_t> rows;
+  for (const uint32_t r : RowPrices::kMeasuredRows)
+    if (r <= rows_max) rows.push_back(r);
+  const kv::View view(&parts.shape, parts.kv_memory.data());
+  return RowPrices(measure_rows(*parts.model, view, parts.scratch, *parts.pool, rows));
+}
+
+// Who drafts, and what rows cost. Requires: weights, scratch and pool are there.
+Result<void> make_drafter(const LoadRequest& request, const MemoryPlan& plan, Parts& parts,
+                          base::Accounts& accounts) {
+  const Settings& set = request.settings;
+  const uint32_t seats = draft_seats(set), context = plan.max_model_len;
+  if (seats == 0) return {};
+  TALLY_TRY(parts.draft_memory,
+            accounts.reserve(Account::kRuntime, "drafts", Lookup::bytes(seats, context)));
+  std::vector<TokenId> stops = request.draft_stop_ids;
+  stops.insert(stops.end(), request.end_ids.begin(), request.end_ids.end());
+  std::sort(stops.begin(), stops.end());
+  const std::span memory(parts.draft_memory.data(), parts.draft_memory.size());
+  auto lookup = std::make_unique<Lookup>(memory, seats, context, std::move(stops));
+  const RowPrices prices = row_prices(request, plan, parts);
+  base::log_info("drafts: a step of 2, 4, 8 rows takes {:.2f}, {:.2f}, {:.2f} of one with 1",
+                 prices.us(2) / prices.us(1), prices.us(4) / prices.us(1), prices.us(8) / prices.us(1));
+  const DraftLimits limits{seats, set.policy.speculate_max, parts.model->spec().vocab};
+  parts.drafter = std::make_unique<Drafter>(limits, std::move(lookup), prices);
+  return {};
+}
+
 }  // namespace
 
 std::string plan_table(const MemoryPlan& plan) {
@@ -201,6 +233,7 @@ Result<std::unique_ptr<Engine>> load_engine(const LoadRequest& request, base::Ac
   TALLY_TRY_VOID(open_disk(request, parts, accounts));
   set_policy(set.policy, parts);
   parts.cost = step_cost(parts, set.step_tokens, plan.max_model_len);
+  TALLY_TRY_VOID(make_drafter(request, plan, parts, accounts));
   parts.sched.seqs_max = set.max_seqs, parts.sched.queue_max = set.max_queue;
   parts.sched.logits_rows_max = s.limits.logits_rows_max;
   parts.sched.step_tokens = set.step_tokens, parts.sched.model_len_max = plan.max_model_len;
@@ -219,7 +252,9 @@ Result<std::unique_ptr<Engine>> load_engine(const LoadRequest& request, base::Ac
                 std::move(parts.info.bf16_layers),
                 s.spec().architecture,
                 set.threads,
-                request.roofs};
+                request.roofs,
+                set.policy.speculate,
+                draft_seats(set) > 0 ? set.policy.speculate_max : 0};
   return std::unique_ptr<Engine>(std::make_unique<Loop>(std::move(parts)));
 }
 

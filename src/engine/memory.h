@@ -23,6 +23,8 @@ struct Policy {
   std::string allocator = "paged";      // or "reserve"
   int64_t step_latency_us = 0;          // what a step with decode rows may take; 0: no bound
   bool cascade = true;                  // blocks that running sequences share are attended once for all
+  std::string speculate = "off";        // or "lookup": drafts from the text so far
+  uint32_t speculate_max = 16;          // of a sequence in a step
 };
 
 struct Settings {
@@ -68,8 +70,10 @@ struct LoadRequest {
   uint64_t constraint_room_bytes = 0;                  // kept free for what it compiles while serving
   StepRoofs roofs = {};                                // where they are known
   bool dequantize_to_f32 = false;                      // tests: the exact mode
+  std::vector<double> row_prices_us;                   // tests: of drafts/row_prices.h; empty: measured
   std::vector<TokenId> end_ids;                        // of the tokenizer, ascending
   std::vector<TokenId> suppressed_ids;
+  std::vector<TokenId> draft_stop_ids;  // ascending: control tokens, which no draft copies
   std::function<bool(uint64_t done, uint64_t total)> progress;  // false stops the load
 };
 

@@ -51,7 +51,8 @@ class Prospect {
   static constexpr uint32_t kSeqsMax = 1024;
 
   KvOutlook::Cell cell(uint32_t context, uint32_t seqs) {
-    request_.settings.max_seqs = sizes_.limits.logits_rows_max = seqs;
+    request_.settings.max_seqs = seqs;
+    sizes_.limits.logits_rows_max = logits_rows_max(request_.settings);
     sizes_.set_context(context);
     const MemoryPlan plan = fixed_plan(request_, sizes_);
     const PoolPrice price(request_, sizes_);

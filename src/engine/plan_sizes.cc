@@ -1,7 +1,8 @@
 #include "engine/plan_sizes.h"
 
 #include "engine/disk/disk_tier.h"
-
+#include "engine/drafts/lookup.h"
+#include "engine/drafts/row_prices.h"
 #include "engine/step_log.h"
 #include "engine/stream.h"
 #include "sample/constraint.h"
@@ -56,7 +57,7 @@ PlanAccount activations_account(const LoadRequest& request, const Sizes& s) {
   std::vector<PlanPart> parts = {
       {"scratch", Accounts::arena_bytes(s.blueprint.scratch_bytes(s.limits, s.layouts)),
        fmt::format("{} rows x buffers live at once + {} x {} logits x 4 bytes + attention of {} threads",
-                   set.step_tokens, set.max_seqs, vocab, set.threads)}};
+                   set.step_tokens, s.limits.logits_rows_max, vocab, set.threads)}};
   if (const size_t scores = s.blueprint.score_matrix_bytes(s.limits); scores > 0) {
     parts.push_back(
         {"score matrix", Accounts::arena_bytes(scores),
@@ -105,7 +106,7 @@ Result<Sizes> Sizes::read(const LoadRequest& request) {
   }
   Sizes s{std::move(file), table, std::move(blueprint), codec, std::move(load), {}, {}, 0};
   s.limits.rows_max = set.step_tokens;
-  s.limits.logits_rows_max = set.max_seqs;
+  s.limits.logits_rows_max = logits_rows_max(set);
   s.limits.standard_attention = set.policy.attention == "standard";
   s.set_context(set.max_model_len == 0 ? most : set.max_model_len);
   s.set_codec(codec, set.block_tokens);
@@ -133,6 +134,14 @@ kv::LedgerConfig ledger_config(const Settings& set, uint64_t blocks) {
           .block_tokens = set.block_tokens,
           .prefix_cache = set.prefix_cache,
           .events_kept = set.prefix_cache ? kEventsKept : 0};
+}
+
+uint32_t logits_rows_max(const Settings& set) {
+  return set.max_seqs + (draft_seats(set) > 0 ? RowPrices::kRowsMax : 0);
+}
+
+uint32_t draft_seats(const Settings& set) {
+  return set.policy.speculate == "off" ? 0 : std::min(set.max_seqs, set.step_tokens);
 }
 
 uint64_t sampling_bytes(uint32_t threads, uint32_t vocab) {
@@ -187,6 +196,12 @@ MemoryPlan fixed_plan(const LoadRequest& request, const Sizes& s) {
                {"connections", request.connection_bytes, "sockets, and requests being read"},
                {"step log", StepLog::bytes(), fmt::format("the last {} steps", StepLog::kKept)}})};
   for (const PlanAccount& a : plan.accounts) plan.total_bytes += a.bytes;
+  if (const uint32_t seats = draft_seats(set); seats > 0) {
+    const uint32_t window = Lookup::window_tokens(s.context());
+    add_part(plan, Account::kRuntime,
+             {"drafts", Accounts::arena_bytes(Lookup::bytes(seats, s.context())),
+              fmt::format("{} sequences x {} tokens x {} bytes", seats, window, LookupIndex::bytes(1))});
+  }
   return plan;
 }
 

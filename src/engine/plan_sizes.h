@@ -66,6 +66,10 @@ class PoolPrice {
 inline constexpr uint64_t kPoolBlocksMin = 2, kPoolBlocksMax = uint64_t{1} << 24;
 
 kv::LedgerConfig ledger_config(const Settings& settings, uint64_t blocks);
+// Rows of logits in a step: one for each sequence, and those of drafts.
+uint32_t logits_rows_max(const Settings& settings);
+// Sequences that may have drafts: all that run, if there are drafts at all.
+uint32_t draft_seats(const Settings& settings);
 // A worker's candidates, and its copy of a row that several choices draw from.
 uint64_t sampling_bytes(uint32_t threads, uint32_t vocab);
 

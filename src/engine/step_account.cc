@@ -74,14 +74,22 @@ void StepAccount::prompt(const Receipt& receipt) {
   prefill_computed.observe(receipt.prompt_tokens - receipt.cached_tokens);
 }
 
-void StepAccount::token(const Receipt& receipt, int64_t previous_us, int64_t now_us, bool shares_prompt) {
-  ++totals.generation_tokens;
-  if (receipt.generated_tokens == 1) {
+void StepAccount::tokens(uint32_t count, const Receipt& receipt, int64_t previous_us, int64_t now_us,
+                         bool shares_prompt) {
+  totals.generation_tokens += count;
+  if (receipt.generated_tokens == count) {
     ttft.observe(seconds(receipt.arrived_us, now_us));
     if (!shares_prompt) prompt(receipt);
   } else {
     inter_token.observe(seconds(previous_us, now_us));
   }
+  inter_token.observe(0, count - 1);
+}
+
+void StepAccount::drafts(uint32_t drafted, uint32_t accepted) {
+  Speculation& s = totals.speculation;
+  ++s.rounds, s.drafted += drafted, s.accepted += accepted;
+  for (uint32_t i = 0; i < accepted; ++i) ++s.accepted_at[i];
 }
 
 void StepAccount::finished(Finish finish, const Receipt& r) {
@@ -118,7 +126,7 @@ void StepAccount::step(uint32_t prefill_rows, uint32_t decode_rows, double wall_
 
 void StepAccount::work(const StepRecord& r) {
   totals.rows_prefill += r.prefill_rows, totals.rows_decode += r.decode_rows;
-  totals.rows_recompute += r.recompute_rows;
+  totals.rows_recompute += r.recompute_rows, totals.rows_draft += r.draft_rows;
   totals.weight_bytes_read += r.weight_bytes, totals.kv_bytes_read += r.kv_bytes;
   totals.activation_bytes_read += r.activation_bytes, totals.kv_bytes_written += r.kv_bytes_written;
   totals.flops += r.flops, totals.step_sequences += r.sequences;

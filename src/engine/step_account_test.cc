@@ -64,11 +64,39 @@ TEST(StepAccount, PromptTokensThatWereComputed) {
   StepAccount account(512);
   Receipt receipt;
   receipt.prompt_tokens = 100, receipt.cached_tokens = 64, receipt.generated_tokens = 1;
-  account.token(receipt, 0, 1000, false);
-  account.token(receipt, 0, 1000, true);  // shares the prompt
+  account.tokens(1, receipt, 0, 1000, false);
+  account.tokens(1, receipt, 0, 1000, true);  // shares the prompt
   const Histogram h = account.snapshot().prefill_computed;
   EXPECT_EQ(counted(h), 1u);
   EXPECT_EQ(h.sum, 36);
+}
+
+// k tokens of one step are one gap of the step and k - 1 of none.
+TEST(StepAccount, TokensOfOneStep) {
+  StepAccount account(512);
+  Receipt receipt;
+  receipt.generated_tokens = 9;
+  account.tokens(4, receipt, 1000, 31'000, false);
+  const Stats s = account.snapshot();
+  EXPECT_EQ(s.generation_tokens, 4u);
+  EXPECT_EQ(counted(s.inter_token), 4u);
+  EXPECT_EQ(s.inter_token.counts[0], 3u);
+  EXPECT_NEAR(s.inter_token.sum, .03, 1e-12);
+  EXPECT_EQ(counted(s.ttft), 0u);
+}
+
+TEST(StepAccount, DraftsByPlace) {
+  StepAccount account(512);
+  account.drafts(5, 2);
+  account.drafts(16, 16);
+  account.drafts(3, 0);
+  const Speculation s = account.snapshot().speculation;
+  EXPECT_EQ(s.rounds, 3u);
+  EXPECT_EQ(s.drafted, 24u);
+  EXPECT_EQ(s.accepted, 18u);
+  EXPECT_EQ(s.accepted_at[1], 2u);
+  EXPECT_EQ(s.accepted_at[2], 1u);
+  EXPECT_EQ(s.accepted_at[15], 1u);
 }
 
 // Quantiles over servers of both kinds are right where each has the other's edges.

@@ -23,7 +23,8 @@ struct StepRecord {
   uint64_t step = 0;        // from 1, without gaps
   int64_t begin_us = 0;     // base::now_us()
   int64_t duration_us = 0;  // sum of the phases
-  uint64_t prefill_rows = 0, decode_rows = 0, recompute_rows = 0, logits_rows = 0;
+  uint64_t prefill_rows = 0, decode_rows = 0, recompute_rows = 0, draft_rows = 0, logits_rows = 0;
+  uint64_t accepted_drafts = 0;
   uint64_t sequences = 0;  // with rows in the step
   uint64_t running = 0, waiting = 0;
   uint64_t context_tokens = 0;  // positions that the sequences' attention read from the cache

@@ -41,7 +41,7 @@ void StepWork::add_rows(uint32_t position, uint32_t rows, StepRecord& record) co
 }
 
 void StepWork::add_pass(StepRecord& record) const {
-  const uint64_t rows = record.prefill_rows + record.decode_rows + record.recompute_rows;
+  const uint64_t rows = record.prefill_rows + record.decode_rows + record.recompute_rows + record.draft_rows;
   record.weight_bytes += weight_bytes_;
   record.activation_bytes += rows * row_scratch_bytes_;
   record.flops += rows * row_flops_ + record.logits_rows * logits_flops_;

@@ -98,13 +98,16 @@ void TokenStream::cancel() {
   mailbox_->wake.notify_one();
 }
 
-void TokenStream::append(const sample::Pick& pick, int64_t time_us) {
-  const uint32_t i = written_.load(std::memory_order_relaxed);
-  TALLY_CHECK(i < records_max_, "more tokens than the stream has room for", i);
-  const auto top = std::min(top_, pick.top_count);
-  std::construct_at(record(i), Record{pick.id, pick.logprob, time_us, pick.is_end, top});
-  std::uninitialized_copy_n(pick.top.begin(), top, tops(i));
-  written_.store(i + 1, std::memory_order_release);
+void TokenStream::append(std::span<const sample::Pick> picks, int64_t time_us) {
+  uint32_t i = written_.load(std::memory_order_relaxed);
+  TALLY_CHECK(picks.size() <= records_max_ - i, "more tokens than the stream has room for", i, picks.size());
+  for (const sample::Pick& pick : picks) {
+    const auto top = std::min(top_, pick.top_count);
+    std::construct_at(record(i), Record{pick.id, pick.logprob, time_us, pick.is_end, top});
+    std::uninitialized_copy_n(pick.top.begin(), top, tops(i));
+    ++i;
+  }
+  written_.store(i, std::memory_order_release);
 }
 
 void TokenStream::end(Finish finish, const Receipt& receipt) {

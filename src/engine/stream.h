@@ -67,7 +67,9 @@ class TokenStream final : public Stream {
   void cancel() override;
 
   // Engine thread only.
-  void append(const sample::Pick& pick, int64_t time_us);
+  void append(const sample::Pick& pick, int64_t time_us) { append(std::span(&pick, 1), time_us); }
+  // A reader sees all of them or none.
+  void append(std::span<const sample::Pick> picks, int64_t time_us);
   void end(Finish finish, const Receipt& receipt);
   void notify() const;
 

@@ -17,6 +17,8 @@ json group_json(const StepGroup& g) {
   return {{"steps", g.steps},
           {"prefill_tokens", g.prefill_tokens},
           {"decode_tokens", g.decode_tokens},
+          {"draft_tokens", g.draft_tokens},
+          {"accepted_tokens", g.accepted_tokens},
           {"recompute_tokens", g.recompute_tokens},
           {"wall_s", g.wall_s},
           {"forward_s", g.forward_s},

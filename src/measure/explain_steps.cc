@@ -57,6 +57,7 @@ StepTime time_of(const json& s, const RoofsInUse& roofs) {
 void add_step(StepGroup& g, const json& s, const StepTime& t) {
   ++g.steps;
   g.prefill_tokens += count_at(s, "prefill_tokens"), g.decode_tokens += count_at(s, "decode_tokens");
+  g.draft_tokens += count_at(s, "draft_tokens"), g.accepted_tokens += count_at(s, "accepted_tokens");
   g.recompute_tokens += count_at(s, "recompute_tokens"), g.sequences += count_at(s, "sequences");
   g.wall_s += t.wall_s, g.forward_s += t.forward_s;
   g.bandwidth_s += t.bandwidth_s, g.operations_s += t.operations_s, g.least_s += t.least_s();

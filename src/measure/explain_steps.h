@@ -61,6 +61,7 @@ struct StepTime {
 // Steps of one kind, summed up.
 struct StepGroup {
   uint64_t steps = 0, prefill_tokens = 0, decode_tokens = 0, recompute_tokens = 0, sequences = 0;
+  uint64_t draft_tokens = 0, accepted_tokens = 0;  // verified, and of them right
   double wall_s = 0, forward_s = 0, bandwidth_s = 0, operations_s = 0;
   double least_s = 0;  // of each step the larger of the two
   double weight_bytes = 0, kv_bytes = 0, activation_bytes = 0, flops = 0;
@@ -72,7 +73,9 @@ struct StepGroup {
   uint64_t predicted_steps = 0;
 
   double bytes() const { return weight_bytes + kv_bytes + activation_bytes; }
-  uint64_t tokens() const { return prefill_tokens + decode_tokens + recompute_tokens; }
+  uint64_t tokens() const {  // that went through the model
+    return prefill_tokens + decode_tokens + recompute_tokens + draft_tokens;
+  }
   // Share of the forward time that the roofs ask for; 0 without roofs.
   double efficiency() const { return forward_s > 0 ? least_s / forward_s : 0; }
   bool is_bandwidth_bound() const { return bandwidth_s >= operations_s; }

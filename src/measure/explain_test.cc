@@ -21,7 +21,7 @@ struct MadeStep {
   int64_t t_us = 1'000'000;
   int64_t forward_us = 10'000, sample_us = 0, plan_us = 0;
   double bytes = 0, flops = 0;
-  uint64_t prefill = 0, decode = 1;
+  uint64_t prefill = 0, decode = 1, drafts = 0, accepted = 0;
   uint64_t running = 1, waiting = 0;
 };
 
@@ -31,6 +31,8 @@ json made(const MadeStep& s) {
           {"duration_us", s.forward_us + s.sample_us + s.plan_us},
           {"prefill_tokens", s.prefill},
           {"decode_tokens", s.decode},
+          {"draft_tokens", s.drafts},
+          {"accepted_tokens", s.accepted},
           {"sequences", 1},
           {"running", s.running},
           {"waiting", s.waiting},
@@ -311,6 +313,29 @@ TEST(ExplainWords, ABatchByTheCostOfRowsAndByWhatWasSeen) {
   EXPECT_EQ(sentence(e, "batch"),
             "batch 2 -> 4 would give about 1.38 x tokens a second; here steps of 4 rows gave 1.60 x "
             "those of 2");
+}
+
+TEST(ExplainWords, WhyThereAreDraftsOrNot) {
+  Explanation e = explanation(row_of({.bytes = 190e6, .flops = .1e9, .drafts = 4, .accepted = 3}, 10));
+  EXPECT_EQ(sentence(e, "speculation"), "");  // a server that does not tell
+  e.server.row_cost = {1, 1.1, 1.3};
+  e.server.settings["speculate"] = "lookup";
+  e.sentences = sentences_of(e);
+  EXPECT_EQ(sentence(e, "speculation"),
+            "speculation is on: 75 % of 40 drafted tokens were right, 4.00 tokens for each decode row; a row "
+            "more in steps of 1 costs 1.10 x");
+  Explanation none = explanation(row_of({.bytes = 190e6, .flops = .1e9}, 10));
+  none.server.row_cost = e.server.row_cost, none.server.settings = e.server.settings;
+  none.sentences = sentences_of(none);
+  EXPECT_EQ(sentence(none, "speculation"),
+            "speculation is on and drafted nothing: nothing was there to copy, or it did not pay; a row more "
+            "in steps of 1 costs 1.10 x");
+  none.server.settings["speculate"] = "off";
+  none.sentences = sentences_of(none);
+  EXPECT_EQ(sentence(none, "speculation"),
+            "nothing is drafted, for speculation is off: a row more in steps of 1 costs 1.10 x, which pays "
+            "where answers quote their prompts and more than 10 % of the drafts are right");
+  EXPECT_EQ(none.sentences.back().flag, "--speculate lookup");
 }
 
 TEST(ExplainWords, NeitherRoofSaysWhatIsLost) {

@@ -69,6 +69,7 @@ class Writer {
       say_kv();
       say_shares();
       say_mixed();
+      say_drafts();
       say_queue();
     }
     say_cap();
@@ -298,6 +299,37 @@ class Writer {
         milliseconds(alone.median_s), milliseconds(mixed.median_s), three_digits(ratio));
     if (e_.server.number("step-latency") > 0) return say(text + ", within --step-latency", evidence);
     predict(text, fmt::format("--step-latency {:.0f}", std::ceil(3e3 * alone.median_s)), evidence);
+  }
+
+  // Whether there are drafts, and why or why not.
+  void say_drafts() {
+    const StepGroup& g = decode();
+    const auto setting = e_.server.settings.find("speculate");
+    if (g.steps < kEnough || setting == e_.server.settings.end()) return;
+    if (e_.server.row_cost.size() < 2 && e_.in_use.bytes_per_s <= 0) return;  // nobody knows what rows cost
+    const double rows = static_cast<double>(g.decode_tokens) / static_cast<double>(g.steps);
+    const double second = row_cost(rows + 1) / row_cost(rows);
+    const auto drafted = static_cast<double>(g.draft_tokens), right = static_cast<double>(g.accepted_tokens);
+    const double gain = 1 + right / static_cast<double>(std::max<uint64_t>(1, g.decode_tokens));
+    const json evidence = {{"speculate", setting->second}, {"draft_tokens", g.draft_tokens},
+                           {"accepted_tokens", g.accepted_tokens}, {"tokens_per_decode_row", gain},
+                           {"rows", rows},                {"next_row_cost", second}};
+    const std::string price = fmt::format("a row more in steps of {} costs {} x", rows_text(rows),
+                                          three_digits(second));
+    if (setting->second == "off")
+      return predict(fmt::format("nothing is drafted, for speculation is off: {}, which pays where answers "
+                                 "quote their prompts and more than {:.0f} % of the drafts are right",
+                                 price, percent(std::max(0., second - 1))),
+                     "--speculate lookup", evidence);
+    if (g.draft_tokens == 0)
+      return say(fmt::format("speculation is on and drafted nothing: nothing was there to copy, or it did "
+                             "not pay; {}",
+                             price),
+                 evidence);
+    say(fmt::format("speculation is on: {:.0f} % of {} drafted tokens were right, {} tokens for each decode "
+                    "row; {}",
+                    percent(right / drafted), g.draft_tokens, three_digits(gain), price),
+        evidence);
   }
 
   void say_queue() {

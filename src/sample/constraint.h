@@ -107,11 +107,16 @@ class ConstraintMatcher {
   // Of each token followed, at most.
   static constexpr size_t token_bytes() { return 3 * sizeof(TokenId); }  // a vector that grows
 
-  // Follows `generated`, from where it parts from what was followed before, and finds what may come next.
+  // Follows `generated` and the drafts behind it, from where they part from what was followed before, and
+  // finds what may come next.
   // Where the text may end, `stop_ids` may come too. False: nothing may come after these, though it may after
   // others; or following takes more time or memory than it may, and then it is dead for good. Going back far
   // is following anew.
-  bool follow(std::span<const TokenId> generated, std::span<const TokenId> stop_ids = {});
+  bool follow(std::span<const TokenId> generated, std::span<const TokenId> stop_ids = {},
+              std::span<const TokenId> drafts = {});
+  // How the text that must come behind `generated` may be cut into tokens: a guess, of as many as `into` has
+  // room for. Returns how many; 0 where more than one text may come. allowed() does not hold behind it.
+  size_t forced(std::span<const TokenId> generated, std::span<TokenId> into);
   // Of the last follow(): bit i % 32 of word i / 32 is set if id i may come next.
   std::span<const uint32_t> allowed() const;
   // The text so far is one of the grammar.

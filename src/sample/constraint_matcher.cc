@@ -15,6 +15,15 @@ constexpr size_t kTokensBack = 16;
 // Of those that are followed anew, in the time that there is for one.
 constexpr size_t kTokensAStep = 64;
 
+// Known tokens, and drafts behind them.
+struct Text {
+  std::span<const TokenId> generated, drafts;
+  size_t size() const { return generated.size() + drafts.size(); }
+  TokenId operator[](size_t i) const {
+    return i < generated.size() ? generated[i] : drafts[i - generated.size()];
+  }
+};
+
 }  // namespace
 
 struct ConstraintMatcher::State {
@@ -34,7 +43,8 @@ struct ConstraintMatcher::State {
   void forget();
   size_t blanks_at_end(size_t most) const;
   void bound_blanks();
-  bool follow(std::span<const TokenId> generated);
+  bool catch_up(const Text& text);
+  bool follow(const Text& text);
   int64_t bytes() const {
     return static_cast<int64_t>(sizeof(State) + allowed.capacity() * sizeof(uint32_t) +
                                 followed.capacity() * sizeof(TokenId)) +
@@ -121,22 +131,28 @@ void ConstraintMatcher::State::bound_blanks() {
   for (size_t w = 0; w < allowed.size(); ++w) allowed[w] &= ~only[w];
 }
 
-// The last token and what comes next have the time of one step, and so have so many of those before it.
-bool ConstraintMatcher::State::follow(std::span<const TokenId> generated) {
-  const auto parted = std::mismatch(followed.begin(), followed.end(), generated.begin(), generated.end());
-  const auto common = static_cast<size_t>(parted.first - followed.begin());
+// To the last token of the text: that one and what comes next have the time of one step, and so have so many of
+// those before it.
+bool ConstraintMatcher::State::catch_up(const Text& text) {
+  size_t common = 0;
+  while (common < followed.size() && common < text.size() && followed[common] == text[common]) ++common;
   if (common < followed.size()) {
     const Meter::Running running(meter);
     go_back(common);
   }
   bool is_allowed = true;
-  while (is_allowed && !meter.out_of_time && followed.size() + 1 < generated.size()) {
+  while (is_allowed && !meter.out_of_time && followed.size() + 1 < text.size()) {
     const Meter::Running running(meter);
-    const size_t stop = std::min(followed.size() + kTokensAStep, generated.size() - 1);
-    while (is_allowed && followed.size() < stop) is_allowed = accept(generated[followed.size()]);
+    const size_t stop = std::min(followed.size() + kTokensAStep, text.size() - 1);
+    while (is_allowed && followed.size() < stop) is_allowed = accept(text[followed.size()]);
   }
+  return is_allowed;
+}
+
+bool ConstraintMatcher::State::follow(const Text& text) {
+  bool is_allowed = catch_up(text);
   const Meter::Running running(meter);
-  if (is_allowed && followed.size() < generated.size()) is_allowed = accept(generated[followed.size()]);
+  if (is_allowed && followed.size() < text.size()) is_allowed = accept(text[followed.size()]);
   if (!is_allowed) {
     std::fill(allowed.begin(), allowed.end(), 0);
     may_end = false;
@@ -148,12 +164,13 @@ bool ConstraintMatcher::State::follow(std::span<const TokenId> generated) {
   return std::any_of(allowed.begin(), allowed.end(), [](uint32_t word) { return word != 0; });
 }
 
-bool ConstraintMatcher::follow(std::span<const TokenId> generated, std::span<const TokenId> stop_ids) {
+bool ConstraintMatcher::follow(std::span<const TokenId> generated, std::span<const TokenId> stop_ids,
+                               std::span<const TokenId> drafts) {
   State& s = *state_;
   if (s.dead) return false;
   bool any = false;
   try {
-    any = s.follow(generated);
+    any = s.follow({generated, drafts});
   } catch (const std::exception&) {  // the budget; what the matcher is now is not known
     s.dead = true;
   }
@@ -166,6 +183,25 @@ bool ConstraintMatcher::follow(std::span<const TokenId> generated, std::span<con
   const int64_t now = s.bytes();
   if (std::abs(now - s.booked) >= kWorthBooking) s.book(now);
   return any && !s.dead;
+}
+
+size_t ConstraintMatcher::forced(std::span<const TokenId> generated, std::span<TokenId> into) {
+  State& s = *state_;
+  if (s.dead) return 0;
+  size_t count = 0;
+  try {
+    const Text text{generated, {}};
+    bool is_allowed = s.catch_up(text);
+    const Meter::Running running(s.meter);
+    if (is_allowed && s.followed.size() < text.size()) is_allowed = s.accept(text[s.followed.size()]);
+    if (!is_allowed) return 0;
+    for (const int32_t id : s.matcher->FindJumpForwardTokens())
+      if (count < into.size()) into[count++] = TokenId{id};
+  } catch (const std::exception&) {
+    s.dead = true;
+  }
+  s.dead = s.dead || s.meter.out_of_time;
+  return s.dead ? 0 : count;
 }
 
 std::span<const uint32_t> ConstraintMatcher::allowed() const { return state_->allowed; }

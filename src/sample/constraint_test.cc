@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <fstream>
@@ -177,6 +178,56 @@ TEST(Constraint, GoingBackIsAsGoingAnew) {
     ASSERT_TRUE(std::equal(one.allowed().begin(), one.allowed().end(), fresh.allowed().begin()));
     ASSERT_EQ(one.may_end(), fresh.may_end());
   }
+}
+
+// Drafts are as good as generated tokens, wherever one ends and the other begins.
+TEST(Constraint, FollowsDraftsBehindTheGenerated) {
+  ConstraintCompiler compiler(vocabulary(), {}, {});
+  const auto constraint = compiled(compiler, Kind::kJsonSchema, kPerson);
+  ASSERT_NE(constraint, nullptr);
+  std::mt19937 random(5);
+  std::vector<std::vector<TokenId>> ways;
+  for (int i = 0; i < 8; ++i) {
+    ConstraintMatcher matcher(constraint);
+    ways.push_back(walk(matcher, random, 30).tokens);
+  }
+  ConstraintMatcher one(constraint);
+  for (int round = 0; round < 100; ++round) {
+    // Of two ways, so that drafts are often wrong.
+    const auto &way = ways[random() % ways.size()], &other = ways[random() % ways.size()];
+    const auto generated = std::span(way).first(random() % (way.size() + 1));
+    const auto rest = std::span(round % 3 == 0 ? other : way);
+    const size_t begin = std::min(generated.size(), rest.size());
+    const auto drafts = rest.subspan(begin, random() % (rest.size() - begin + 1));
+    std::vector<TokenId> all(generated.begin(), generated.end());
+    all.insert(all.end(), drafts.begin(), drafts.end());
+    ConstraintMatcher fresh(constraint);
+    ASSERT_EQ(one.follow(generated, {}, drafts), fresh.follow(all)) << round;
+    ASSERT_TRUE(std::ranges::equal(one.allowed(), fresh.allowed())) << round;
+    ASSERT_EQ(one.may_end(), fresh.may_end()) << round;
+  }
+}
+
+TEST(Constraint, TellsTheTextThatMustCome) {
+  ConstraintCompiler compiler(vocabulary(), {}, {});
+  const auto constraint = compiled(compiler, Kind::kRegex, "(yes|no), I am certain[.!]");
+  ASSERT_NE(constraint, nullptr);
+  ConstraintMatcher matcher(constraint);
+  std::array<TokenId, 64> into{};
+  EXPECT_EQ(matcher.forced({}, into), 0u);  // yes or no
+  std::vector<TokenId> text = {byte_token('n')};
+  const size_t count = matcher.forced(text, into);
+  ASSERT_GT(count, 0u);
+  EXPECT_EQ(matcher.forced(text, std::span(into).first(1)), 1u);
+  // All of it may come, one after the other, and behind it two may.
+  text.insert(text.end(), into.begin(), into.begin() + static_cast<ptrdiff_t>(count));
+  ASSERT_TRUE(matcher.follow(text));
+  EXPECT_EQ(matcher.forced({}, into), 0u);  // back again
+  EXPECT_EQ(matcher.forced(std::vector{byte_token('x')}, into), 0u);
+  ConstraintMatcher fresh(constraint);
+  ASSERT_TRUE(fresh.follow(text));
+  ASSERT_TRUE(matcher.follow(text));
+  EXPECT_TRUE(std::ranges::equal(matcher.allowed(), fresh.allowed()));
 }
 
 TEST(Constraint, BlanksInJsonComeToAnEnd) {

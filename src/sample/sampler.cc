@@ -122,15 +122,16 @@ void apply_penalties(std::span<float> logits, const Penalties& penalties, const 
   const std::span<const TokenId> prompt =
       penalties.repetition == 1 ? std::span<const TokenId>{} : context.prompt;
   for (const TokenId id : prompt) seen[index_of(id, logits.size())] = kInPrompt;
-  for (const TokenId id : context.generated) ++seen[index_of(id, logits.size())];
+  for (const auto part : {context.generated, context.drafts})
+    for (const TokenId id : part) ++seen[index_of(id, logits.size())];
   const auto apply = [&](TokenId id) {
     const size_t i = index_of(id, logits.size());
     const uint32_t count = std::exchange(seen[i], 0);  // the second time: nothing left to do
     if (count != 0 && std::isfinite(logits[i]))
       logits[i] = penalize(logits[i], penalties, count & ~kInPrompt);
   };
-  for (const TokenId id : prompt) apply(id);
-  for (const TokenId id : context.generated) apply(id);
+  for (const auto part : {prompt, context.generated, context.drafts})
+    for (const TokenId id : part) apply(id);
 }
 
 // The first of the weights, in order of id, at which the running sum passes `target`. Without one, by
@@ -267,7 +268,7 @@ size_t draw(std::span<float> row, float max, const Params& params, double random
 size_t apply_masks(std::span<float> logits, const Params& params, const Context& context) {
   TALLY_CHECK(context.allowed.empty() || context.allowed.size() == (logits.size() + 31) / 32,
               "a mask of another vocabulary", context.allowed.size(), logits.size());
-  const bool too_early = context.generated.size() < params.min_tokens;
+  const bool too_early = context.position() < params.min_tokens;
   size_t count = mask_forbidden(logits, context.allowed) + mask(logits, context.suppressed_ids);
   if (!context.allowed.empty() && only_ends_are_left(params, context, too_early)) return count;
   if (too_early || params.ignore_eos) count += mask(logits, context.end_ids);
@@ -300,7 +301,7 @@ Pick pick(std::span<float> logits, const Params& params, const Context& context,
   if (masked_count == logits.size()) return Pick{.finite = false, .dead_end = !context.allowed.empty()};
   size_t chosen = scanned.best;
   if (params.temperature >= kGreedyBelow) {
-    const double random = uniform(params.seed, context.choice, context.generated.size());
+    const double random = uniform(params.seed, context.choice, context.position());
     chosen = draw(logits, value_of_key(scanned.key_max), params, random, state);
   }
 

@@ -55,6 +55,9 @@ struct Context {
   std::span<const TokenId> suppressed_ids;  // of the model, ascending
   uint32_t choice = 0;
   std::span<const uint32_t> allowed = {};  // of the constraint (ConstraintMatcher); empty: every id
+  // Drafts that were found right in this step: they count as generated ones, and stand elsewhere.
+  std::span<const TokenId> drafts = {};
+  size_t position() const { return generated.size() + drafts.size(); }
 };
 
 // Buffers of one worker for one vocabulary: reserve once, pick any number of times.
@@ -73,7 +76,7 @@ class Scratch {
   std::unique_ptr<State> state_;
 };
 
-// Shapes: logits [vocab] f32, overwritten. The position of the draw is context.generated.size().
+// Shapes: logits [vocab] f32, overwritten. The position of the draw is context.position().
 Pick pick(std::span<float> logits, const Params& params, const Context& context, Scratch& scratch);
 
 // Shapes: logits [vocab] f32. The log-probability is the one that `pick` tells of the same row. `top`: how

@@ -84,6 +84,32 @@ struct Bench {
   }
 };
 
+// Wherever the generated tokens end and the drafts behind them begin.
+TEST(Pick, DraftsCountAsGenerated) {
+  for (uint32_t seed = 1; seed <= 20; ++seed) {
+    Bench bench{.logits = random_row(200, seed, 2)};
+    bench.params.seed = seed, bench.params.logprobs = 3;
+    bench.params.temperature = seed % 4 == 0 ? 0 : 0.8f;
+    bench.params.penalties = {.repetition = 1.2f, .presence = 0.5f, .frequency = 0.3f};
+    bench.params.min_tokens = seed % 2 == 0 ? 6 : 8;
+    bench.prompt = ids({1, 2, 3}), bench.end_ids = ids({7}), bench.params.stop_ids = ids({9});
+    const std::vector<TokenId> all = ids({5, 9, 5, 7, 2, 5, 11});
+    bench.generated = all;
+    const Pick wanted = bench.pick();
+    for (size_t cut = 0; cut <= all.size(); ++cut) {
+      const std::span<const TokenId> known = all;
+      Context context = bench.context();
+      context.generated = known.first(cut), context.drafts = known.subspan(cut);
+      std::vector<float> row = bench.logits;
+      Scratch scratch(row.size());
+      const Pick got = pick(row, bench.params, context, scratch);
+      EXPECT_EQ(got.id, wanted.id) << seed << ' ' << cut;
+      EXPECT_EQ(got.logprob, wanted.logprob) << seed << ' ' << cut;
+      EXPECT_EQ(got.is_end, wanted.is_end) << seed << ' ' << cut;
+    }
+  }
+}
+
 // The definition: adjusted logits sorted in full, everything in long double, the draw in order of id.
 // `margin` is how near the draw and the cut of top_p came to a border: rounding may decide there.
 struct Reference {

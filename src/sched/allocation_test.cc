@@ -51,11 +51,15 @@ struct Loop {
   }
 
   void step() {
+    for (uint64_t id = 1; id <= drafted; ++id) scheduler.offer(SeqId{id}, 3);
     const StepPlan& plan = scheduler.plan(++now);
     outcomes.clear();
     for (const PlannedRows& group : plan.rows) {
-      for (uint32_t i = 0; i < group.outcomes(); ++i)
+      const uint32_t accepted = group.drafts > 0 ? static_cast<uint32_t>(now) % (group.drafts + 1) : 0;
+      const size_t first = outcomes.size();
+      for (uint32_t i = 0; i < group.outcomes() + accepted; ++i)
         outcomes.push_back({TokenId{static_cast<int32_t>(now % 1000)}, false, false});
+      if (accepted > 0) outcomes[first].accepted = accepted, tokens_ahead += accepted;
     }
     // Of four beams the last two go on from the first.
     for (size_t i = 2; beams_move && plan.rows.size() == 4 && i < 4; ++i) outcomes[i].from = plan.rows[0].seq;
@@ -73,6 +77,7 @@ struct Loop {
   std::vector<Outcome> outcomes;
   Tick now = 0;
   bool beams_move = false;
+  uint64_t drafted = 0, tokens_ahead = 0;  // the first sequences; drafts that were accepted
 };
 
 TEST(Allocation, TheCounterCounts) {
@@ -109,6 +114,16 @@ TEST(Allocation, PreemptionReturnAndEndAllocateNothing) {
   EXPECT_EQ(loop.allocations_in(1500), 0U);
   EXPECT_TRUE(loop.scheduler.idle());
   EXPECT_GT(loop.scheduler.queue_stats().preemptions, 0U);
+}
+
+TEST(Allocation, DraftsAllocateNothing) {
+  Loop loop(512, true, 256);
+  for (uint64_t id = 1; id <= 4; ++id) loop.submit(id, 20 + static_cast<uint32_t>(id), 1000);
+  for (int i = 0; i < 4; ++i) loop.step();
+  loop.drafted = 4;
+  EXPECT_EQ(loop.allocations_in(200), 0U);
+  EXPECT_EQ(loop.scheduler.queue_stats().running, 4U);
+  EXPECT_GT(loop.tokens_ahead, 500U);
 }
 
 TEST(Allocation, ForksAndMovingBeamsAllocateNothing) {

@@ -5,16 +5,17 @@
 #include "sched/core.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tally::sched {
 
 namespace {
 
-uint32_t rows_in_flight(const Core& core, const Sequence& seq) {
+PlannedRows in_flight(const Core& core, const Sequence& seq) {
   for (size_t i = 0; i < core.planned.size(); ++i) {
-    if (core.planned[i] == &seq) return core.plan.rows[i].rows;
+    if (core.planned[i] == &seq) return core.plan.rows[i];
   }
-  return 0;
+  return {};
 }
 
 void check_list(const Core& core, const std::vector<Sequence*>& list, bool runs) {
@@ -30,10 +31,15 @@ void check_list(const Core& core, const std::vector<Sequence*>& list, bool runs)
 }
 
 void check_sequence(const Core& core, const Sequence& seq) {
-  const uint32_t rows = rows_in_flight(core, seq);
-  TALLY_CHECK(seq.computed + rows <= seq.known() && seq.known() <= seq.tokens_max,
+  const auto [rows, drafts] = [&] {
+    const PlannedRows group = in_flight(core, seq);
+    return std::pair(group.rows, group.drafts);
+  }();
+  TALLY_CHECK(seq.computed + rows - drafts <= seq.known() && seq.known() <= seq.tokens_max,
               "tokens: computed, known, limit", raw(seq.id), seq.computed + rows, seq.known(),
               seq.tokens_max);
+  TALLY_CHECK(drafts == 0 || seq.known() + drafts < seq.tokens_max, "drafts beyond the limit", raw(seq.id),
+              seq.known(), drafts, seq.tokens_max);
   const bool runs = seq.state == SeqState::kPrefilling || seq.state == SeqState::kDecoding;
   TALLY_CHECK(seq.table.size() == (core.reserves() && runs ? reservation_blocks(core)
                                                            : core.blocks_for(seq.computed + uint64_t{rows})),

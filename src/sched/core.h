@@ -45,8 +45,15 @@ enum class Branch : uint8_t {
   kBatchClosed,     // static batching: no one is admitted to a batch under way
   kPrefillBudget,   // a chunk was cut to keep the step within its time
   kPrefillSkipped,  // ... or left out, every second step
+  kDrafted,         // a decoding sequence has rows of drafts
+  kDraftBlock,      // ... and took a free block for them
+  kDraftShort,      // fewer than were offered: no rows, no logits, or the sequence ends before
+  kDraftNoBlock,    // ... or no free block
+  kDraftAccepted,   // all of them
+  kDraftRejected,   // not all
+  kDraftReturned,   // a block that was taken for them went back
 };
-inline constexpr size_t kBranchCount = static_cast<size_t>(Branch::kPrefillSkipped) + 1;
+inline constexpr size_t kBranchCount = static_cast<size_t>(Branch::kDraftReturned) + 1;
 
 // A block is copied for its first rows when they are at least one in so many.
 inline constexpr uint32_t kPartialShare = 4;
@@ -98,6 +105,7 @@ struct Sequence {
   bool held = false;       // not to be admitted yet
   bool scheduled = false;  // has had a row
   bool row_failed = false;
+  uint32_t offered = 0;  // drafts, for the next plan
   uint32_t immune = 0;
   uint32_t passes = 0;  // later ones admitted while this one was blocked
   std::optional<Tick> blocked_since;
@@ -147,11 +155,13 @@ struct Core {
   StepPlan plan;
   std::vector<Sequence*> planned;  // the sequence of each entry of plan.rows
   std::vector<Sequence*> order;    // scratch of the prefill shares
+  bool offers = false;             // some sequence has drafts on offer
   struct Result {
     Sequence* seq;
     const Outcome* outcome;
   };
   std::vector<Result> results;        // scratch of commit
+  std::vector<size_t> outcome_at;     // ... the first outcome of each group of the plan
   std::vector<kv::Handle> path;       // scratch of the prefix match
   Adoption adoption;                  // empty but between adopt and adopted
   std::vector<Ended> ended;           // of commit and abandon
@@ -213,6 +223,13 @@ void plan_decodes(Core& core, Tick now);
 void plan_prefills(Core& core, Tick now);
 // Plans the oldest alone when nobody else can move.
 void plan_standstill(Core& core, Tick now);
+
+// drafts.cc: rows for tokens that may turn out wrong.
+// Adds drafts to the decode rows of the plan, from what the others left.
+void plan_drafts(Core& core, Tick now);
+// Finds the outcomes of each group of the plan, and gives back the blocks that were taken for drafts which
+// were not accepted, last taken first, so that the free ones are in the order they had.
+void settle_drafts(Core& core, std::span<const Outcome> outcomes, Tick now);
 
 // fork.cc: the choices of one request.
 // Begins the unborn choices of `root` with the blocks of its prompt.

@@ -27,6 +27,7 @@ Core::Core(const Config& config_in, kv::Ledger& ledger_in)
   order.reserve(seats);
   ended.reserve(seats);
   results.reserve(seats);
+  outcome_at.reserve(seats);
   plan.begins.reserve(seats);
   plan.copies.reserve(2 * size_t{seats} + (reserves() ? ledger_in.blocks() : 0));
   copies_due.reserve(reserves() ? ledger_in.blocks() : 0);

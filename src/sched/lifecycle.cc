@@ -129,9 +129,10 @@ void apply_cancels_and_deadlines(Core& core, Tick now) {
 
 namespace {
 
-// The rows of the step are in the cache: fill marks, full blocks into the index.
-void commit_rows(Core& core, Sequence& seq, const PlannedRows& group) {
-  seq.computed = group.position + group.rows;
+// The rows of the step are in the cache: fill marks, full blocks into the index. Of drafts only those that
+// were accepted: what others wrote is behind the fill mark, where the next rows go.
+void commit_rows(Core& core, Sequence& seq, const PlannedRows& group, uint32_t accepted) {
+  seq.computed = group.position + group.rows - group.drafts + accepted;
   seq.computed_peak = std::max(seq.computed_peak, seq.computed);
   seq.score_next += group.scores;
   seq.stats.recomputed_tokens += group.recomputed;
@@ -146,7 +147,14 @@ void commit_rows(Core& core, Sequence& seq, const PlannedRows& group) {
 
 namespace {
 
-// Rows in the cache, choices begun, results listed: nothing is appended yet, so that beams can fork.
+void take_token(Sequence& seq, const Outcome& outcome) {
+  seq.tokens.push_back(outcome.token);
+  ++seq.tenant->served;
+  if (seq.immune > 0) --seq.immune;
+}
+
+// Rows in the cache, choices begun, results listed: nothing but drafts is appended yet, so that beams can
+// fork.
 void commit_group(Core& core, const PlannedRows& group, Sequence& seq, std::span<const Outcome> outcomes,
                   Tick now) {
   if (seq.state == SeqState::kEnded) return;  // with another beam
@@ -158,11 +166,14 @@ void commit_group(Core& core, const PlannedRows& group, Sequence& seq, std::span
     end_sequence(core, seq, EndReason::kFailed, core.ended, now);
     return;
   }
-  commit_rows(core, seq, group);
+  const uint32_t accepted = outcomes.empty() ? 0 : outcomes[0].accepted;
+  // Their rows are in the cache: they are known before full blocks of them are registered.
+  for (const Outcome& draft : outcomes.first(accepted)) take_token(seq, draft);
+  commit_rows(core, seq, group, accepted);
   if (seq.prompt_only && seq.remaining() == 0) end_sequence(core, seq, EndReason::kLength, core.ended, now);
   if (outcomes.empty()) return;
   const size_t first = core.results.size();
-  core.results.push_back({&seq, outcomes.data()});
+  core.results.push_back({&seq, &outcomes[accepted]});
   for (Sequence* child : seq.unborn) core.results.push_back({child, &outcomes[core.results.size() - first]});
   if (!seq.unborn.empty()) begin_choices(core, seq);
 }
@@ -173,10 +184,8 @@ void append(Core& core, Sequence& seq, const Outcome& outcome, Tick now) {
     end_sequence(core, seq, EndReason::kFailed, core.ended, now);
     return;
   }
-  seq.tokens.push_back(outcome.token);
-  ++seq.tenant->served;
+  take_token(seq, outcome);
   seq.state = SeqState::kDecoding;
-  if (seq.immune > 0) --seq.immune;
 }
 
 }  // namespace
@@ -184,13 +193,12 @@ void append(Core& core, Sequence& seq, const Outcome& outcome, Tick now) {
 void commit_step(Core& core, std::span<const Outcome> outcomes, Tick now) {
   core.ended.clear();
   core.results.clear();
+  settle_drafts(core, outcomes, now);
   for (size_t i = 0; i < core.planned.size(); ++i) {
-    const uint32_t n = core.plan.rows[i].outcomes();
-    TALLY_CHECK(n <= outcomes.size(), "an outcome for each row group with logits", n, outcomes.size());
-    commit_group(core, core.plan.rows[i], *core.planned[i], outcomes.first(n), now);
-    outcomes = outcomes.subspan(n);
+    const size_t begin = core.outcome_at[i];
+    const size_t end = i + 1 < core.planned.size() ? core.outcome_at[i + 1] : outcomes.size();
+    commit_group(core, core.plan.rows[i], *core.planned[i], outcomes.subspan(begin, end - begin), now);
   }
-  TALLY_CHECK(outcomes.empty(), "more outcomes than row groups with logits", outcomes.size());
   for (const auto& [seq, outcome] : core.results) {
     if (outcome->from && seq->state != SeqState::kEnded)
       continue_from(core, *seq, core.find(*outcome->from), now);

@@ -44,6 +44,14 @@ void Scheduler::adopted(uint32_t good, Tick now) { index_adopted(state_->core, g
 
 void Scheduler::set_cost(const StepCost& cost) { state_->core.cost = cost; }
 
+void Scheduler::offer(SeqId seq, uint32_t drafts) {
+  Core& core = state_->core;
+  const auto found = core.sequences.find(seq);
+  if (found == core.sequences.end() || found->second->state != SeqState::kDecoding) return;
+  found->second->offered = drafts;
+  core.offers |= drafts > 0;
+}
+
 const StepPlan& Scheduler::plan(Tick now) {
   Core& core = state_->core;
   TALLY_CHECK(!core.in_flight, "plan before the last one was committed", core.plan.rows.size());
@@ -66,6 +74,7 @@ const StepPlan& Scheduler::plan(Tick now) {
   }
   plan_prefills(core, now);
   if (core.plan.rows.empty() && !core.running.empty()) plan_standstill(core, now);
+  plan_drafts(core, now);
 
   core.left_waiting = core.never_scheduled > 0;
   core.in_flight = !core.plan.rows.empty();

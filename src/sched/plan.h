@@ -10,6 +10,7 @@
 
 #include "base/ids.h"
 #include "kv/ledger.h"
+#include "sched/config.h"
 
 #include <cstdint>
 #include <memory>
@@ -18,34 +19,6 @@
 #include <vector>
 
 namespace tally::sched {
-
-// kStatic, a baseline: seats are filled when all are empty, and stay empty until the last has ended.
-enum class Batching : uint8_t { kContinuous, kStatic };
-// kReserve, a baseline: at admission a sequence takes the blocks of its longest length; nothing is shared.
-enum class Allocator : uint8_t { kPaged, kReserve };
-
-// What a step costs, in ticks: fixed + the larger of the weight stream and `rows` rows of arithmetic + the
-// cache read + the logits rows. Measured by the engine, passed in as values; only step_latency uses it.
-struct StepCost {
-  double fixed = 0;
-  double weights = 0;     // one pass over the weights, with one row
-  double row = 0;         // of each row beyond those that ride on the weight stream
-  double kv_decode = 0;   // of a decode row, for each position it attends to
-  double kv_prefill = 0;  // of a prompt row, for each position it attends to
-  double logits = 0;      // of a row with logits
-};
-
-struct Config {
-  uint32_t seqs_max = 64;         // sequences running at once
-  uint32_t queue_max = 256;       // sequences waiting
-  uint64_t queue_tokens_max = 0;  // prompt tokens waiting; 0: 8 * model_len_max
-  uint32_t step_tokens = 512;     // rows in one forward
-  uint32_t model_len_max = 0;     // tokens per sequence, prompt included
-  Batching batching = Batching::kContinuous;
-  Allocator allocator = Allocator::kPaged;
-  Tick step_latency = 0;         // of a step with decode rows; 0: no bound, and plans do not depend on time
-  uint32_t logits_rows_max = 0;  // rows with logits in a step, one at least for each that runs; 0: seqs_max
-};
 
 // One prompt and the sequences generated from it: choice c is the sequence seq + c.
 struct Request {
@@ -81,14 +54,15 @@ struct PlannedRows {
   SeqId seq{};
   uint32_t position = 0, rows = 0;
   uint32_t recomputed = 0;    // of them computed before a preemption
-  bool decode = false;        // the single row of a decoding sequence
-  bool wants_logits = false;  // its last row's logits give a token
+  bool decode = false;        // of a decoding sequence: the row of its last token, then those of drafts
+  bool wants_logits = false;  // its last row's logits give a token; with drafts: the first of these do
   uint32_t logits = 0;        // of its last rows so many have logits
   uint32_t scores = 0;  // ... the first of which score the prompt tokens behind them: each once, in order
   uint32_t scored_position() const { return position + rows - logits + 1; }  // of the first
+  uint32_t drafts = 0;        // of its last rows: tokens that were offered and are not known to be right
   // ... and as many for sequences that begin with this row: plan.begins[begins_at ...].
   uint32_t begins_at = 0, begins = 0;
-  uint32_t outcomes() const { return wants_logits ? 1 + begins : 0; }
+  uint32_t outcomes() const { return wants_logits ? 1 + begins : 0; }  // and one for each accepted draft
 };
 
 // A block whose rows are copied before the step's rows are computed. In order: a later copy may read or write
@@ -121,7 +95,8 @@ struct StepPlan {
 // What the rows of a plan cost.
 double step_cost(const StepCost& cost, const StepPlan& plan);
 
-// The result of one row group with wants_logits: of its sequence, then of those that begin with it.
+// The result of one row group with wants_logits: of its sequence, then of those that begin with it. With
+// drafts: one for each that was accepted, which is its token, and one for the token behind them.
 struct Outcome {
   TokenId token{};
   bool stop = false;    // an end token: counted and kept in tokens(), no text; the sequence ends with kStop
@@ -129,6 +104,9 @@ struct Outcome {
   // Of beams behind their first token: the beam whose tokens this one continues, if not its own. Who is
   // continued by others continues itself.
   std::optional<SeqId> from{};
+  // Of a group with drafts, in its first outcome: so many were accepted, and as many outcomes follow. Only the
+  // last may be a stop.
+  uint32_t accepted = 0;
 };
 
 enum class SeqState : uint8_t { kWaiting, kPrefilling, kDecoding, kPreempted, kEnded };
@@ -174,10 +152,16 @@ class Scheduler {
   // What steps cost from now on. Without it all steps cost nothing.
   void set_cost(const StepCost& cost);
 
+  // So many tokens are guessed to follow those of a decoding sequence: the next plan may compute the first of
+  // them too. It takes rows, logits and free blocks that nobody else wants in that step, and preempts and
+  // evicts for none. Ignored: what waits or prefills, beams, whatever is unknown.
+  void offer(SeqId seq, uint32_t drafts);
+
   // Decides a step. The plan stays valid until the next call. Requires: the previous plan was committed.
   const StepPlan& plan(Tick now);
-  // Reports the step: the outcomes() of each entry of plan.rows, in order. Appends tokens, registers full
-  // blocks, forks, ends sequences. Returns those that ended, in order (kStop, kLength, kFailed).
+  // Reports the step: the outcomes of each entry of plan.rows, in order. Appends tokens, registers full
+  // blocks, gives back those of drafts that were wrong, forks, ends sequences. Returns those that ended, in
+  // order (kStop, kLength, kFailed).
   std::span<const Ended> commit(std::span<const Outcome> outcomes, Tick now);
   // Between plan and commit: a row of this sequence failed (a non-finite value) though none of its logits
   // were asked for. It ends with kFailed at commit, and nothing of its rows is registered.

@@ -220,5 +220,72 @@ TEST(SchedulerDeath, TheRecountSeesABlockThatNoTableNames) {
   EXPECT_DEATH(scheduler.check(), "L2");
 }
 
+// Drafts that are all wrong leave nothing behind: after every step plan, ledger and tables are those of a run
+// without any, block by block.
+TEST(Scheduler, RejectedDraftsLeaveTheLedgerAsItWas) {
+  for (const uint32_t blocks : {14u, 24u, 64u}) {
+    Config config = config_of(6, 64);
+    config.logits_rows_max = 60;
+    const kv::LedgerConfig pool{blocks, 8, true};
+    Rig plain(config, pool), drafted(config, pool);
+    drafted.set_drafting({.most = 9, .right = 0});
+    for (const Request& request : crowd()) {
+      plain.submit(request, FakeSampler{.seed = request.prompt.size()});
+      drafted.submit(request, FakeSampler{.seed = request.prompt.size()});
+    }
+    uint64_t drafts = 0;
+    for (Tick now = 10; !plain.scheduler().idle(); now += 1000) {
+      plain.step(now);
+      drafted.step(now);
+      ASSERT_EQ(drafted.error(), "");
+      ASSERT_EQ(plain.last_plan().rows.size(), drafted.last_plan().rows.size());
+      for (size_t i = 0; i < plain.last_plan().rows.size(); ++i) {
+        const PlannedRows &a = plain.last_plan().rows[i], &b = drafted.last_plan().rows[i];
+        ASSERT_EQ(raw(a.seq), raw(b.seq));
+        ASSERT_EQ(a.rows, b.rows - b.drafts);
+        drafts += b.drafts;
+      }
+      for (uint32_t id = 0; id < blocks; ++id) {
+        const kv::BlockInfo a = plain.ledger().info(BlockId{id}), b = drafted.ledger().info(BlockId{id});
+        ASSERT_EQ(a.state, b.state) << id;
+        ASSERT_EQ(a.owners, b.owners) << id;
+        ASSERT_EQ(a.fill, b.fill) << id;
+      }
+      for (const SeqId seq : plain.live()) {
+        ASSERT_TRUE(std::ranges::equal(plain.scheduler().table(seq), drafted.scheduler().table(seq)));
+        ASSERT_EQ(plain.scheduler().stats(seq).blocks_peak, drafted.scheduler().stats(seq).blocks_peak);
+      }
+    }
+    EXPECT_TRUE(drafted.scheduler().idle());
+    EXPECT_GT(drafts, 100u);
+  }
+}
+
+// Whatever is drafted, and however much of it is right, the tokens are the same.
+TEST(Scheduler, DraftsChangeNoToken) {
+  Streams wanted;
+  uint64_t steps_plain = 0;
+  for (const uint32_t most : {0u, 1u, 3u, 16u}) {
+    for (const uint32_t right : {0u, 1u, 2u, 16u}) {
+      Config config = config_of(6, 64);
+      config.logits_rows_max = 60;
+      Rig rig(config, kv::LedgerConfig{20, 8, true});
+      rig.set_drafting({.most = most, .right = std::min(most, right)});
+      for (const Request& request : crowd()) rig.submit(request, FakeSampler{.seed = request.prompt.size()});
+      uint64_t steps = 0;
+      for (Tick now = 10; !rig.scheduler().idle(); now += 1000, ++steps) {
+        rig.step(now);
+        rig.scheduler().check();
+        ASSERT_EQ(rig.error(), "");
+      }
+      if (wanted.empty()) wanted = streams_of(rig), steps_plain = steps;
+      EXPECT_EQ(streams_of(rig), wanted) << most << ' ' << right;
+      if (most == 3 && right == 16) {
+        EXPECT_LT(steps, steps_plain);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tally::sched

@@ -103,7 +103,8 @@ void write_step(Writer& w, const engine::StepRecord& r) {
       .value(r.duration_us);
   w.key("kind").value(r.decode_rows == 0 ? "prefill" : rows == 0 ? "decode" : "mixed");
   w.key("prefill_tokens").value(r.prefill_rows).key("decode_tokens").value(r.decode_rows);
-  w.key("draft_tokens").value(0).key("recompute_tokens").value(r.recompute_rows);
+  w.key("draft_tokens").value(r.draft_rows).key("accepted_tokens").value(r.accepted_drafts);
+  w.key("recompute_tokens").value(r.recompute_rows);
   w.key("logits_rows").value(r.logits_rows).key("sequences").value(r.sequences);
   w.key("running").value(r.running).key("waiting").value(r.waiting).key("ctx_sum").value(r.context_tokens);
   w.key("weight_bytes").value(r.weight_bytes).key("kv_bytes").value(r.kv_bytes);

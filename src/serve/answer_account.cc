@@ -84,6 +84,7 @@ openai::Closing Answer::close_account() {
     const engine::Receipt& r = choice->stream->receipt();
     sum.steps += r.steps;
     sum.preemptions += r.preemptions;
+    sum.draft_tokens += r.draft_tokens, sum.accepted_tokens += r.accepted_tokens;
     sum.recomputed_tokens += r.recomputed_tokens;
     sum.kv_blocks += r.kv_blocks;
     sum.kv_blocks_shared += r.kv_blocks_shared;

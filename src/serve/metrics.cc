@@ -49,7 +49,7 @@ class Scrape final : public prometheus::Collectable {
     const auto& sets = desk_.settings.metrics.sets;
     if (std::ranges::find(sets, "vllm-legacy") != sets.end()) add_vllm_legacy(page, stats_);
     if (std::ranges::find(sets, "llamacpp") != sets.end())
-      add_llamacpp(page, stats_, desk_.rates, desk_.backend.engine->info().block_tokens);
+      add_llamacpp(page, stats_, desk_.rates, desk_.backend.engine->info());
     return page.take();
   }
 
@@ -111,11 +111,14 @@ class Scrape final : public prometheus::Collectable {
 
   // The names exist while there is no speculation: benchmarks read them.
   void add_speculation(MetricsPage& page) const {
-    page.counter("vllm:spec_decode_num_drafts_total", 0);
-    page.counter("vllm:spec_decode_num_draft_tokens_total", 0);
-    page.counter("vllm:spec_decode_num_accepted_tokens_total", 0);
-    page.counter("vllm:spec_decode_num_accepted_tokens_per_pos_total", 0, {{"position", "0"}});
-    page.gauge("tally_speculation_ratio", 1);
+    const engine::Speculation& s = stats_.speculation;
+    page.counter("vllm:spec_decode_num_drafts_total", number(s.rounds));
+    page.counter("vllm:spec_decode_num_draft_tokens_total", number(s.drafted));
+    page.counter("vllm:spec_decode_num_accepted_tokens_total", number(s.accepted));
+    add_accepted_by_position(page, "vllm:spec_decode_num_accepted_tokens_per_pos_total", s,
+                             desk_.backend.engine->info().speculate_max);
+    page.gauge("tally_speculation_ratio", s.ratio);
+    page.gauge("tally_speculation_paused_sequences", number(s.paused));
   }
 
   void add_histograms(MetricsPage& page) const {
@@ -242,7 +245,7 @@ class Scrape final : public prometheus::Collectable {
       page.counter("tally_step_phase_seconds_total", seconds, {{"phase", phase}});
     page.counter("tally_step_rows_total", number(stats_.rows_prefill), {{"what", "prefill"}});
     page.counter("tally_step_rows_total", number(stats_.rows_decode), {{"what", "decode"}});
-    page.counter("tally_step_rows_total", 0, {{"what", "draft"}});
+    page.counter("tally_step_rows_total", number(stats_.rows_draft), {{"what", "draft"}});
     page.counter("tally_step_rows_total", number(stats_.rows_recompute), {{"what", "recompute"}});
     page.counter("tally_step_bytes_read_total", number(stats_.weight_bytes_read), {{"what", "weights"}});
     page.counter("tally_step_bytes_read_total", number(stats_.kv_bytes_read), {{"what", "kv"}});

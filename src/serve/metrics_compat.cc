@@ -2,6 +2,9 @@
 
 #include "base/clock.h"
 
+#include <algorithm>
+#include <string>
+
 namespace tally::serve {
 namespace {
 
@@ -29,8 +32,14 @@ void add_vllm_legacy(MetricsPage& page, const engine::Stats& s) {
   page.histogram("vllm:time_per_prefill_token_request_seconds", s.prefill_per_token);
 }
 
+void add_accepted_by_position(MetricsPage& page, std::string_view name, const engine::Speculation& speculation,
+                              uint32_t drafts_max) {
+  for (size_t i = 0; i < std::max<size_t>(1, drafts_max); ++i)
+    page.counter(name, as_double(speculation.accepted_at[i]), {{"position", std::to_string(i)}});
+}
+
 void add_llamacpp(MetricsPage& page, const engine::Stats& s, const RateWindow& window,
-                  uint32_t block_tokens) {
+                  const engine::Info& info) {
   const double steps = as_double(s.steps_prefill + s.steps_decode + s.steps_mixed);
   page.counter("llamacpp:prompt_tokens_total", as_double(computed_prompt_tokens(s)));
   page.counter("llamacpp:prompt_tokens_cached_total", as_double(s.prompt_tokens_cached));
@@ -39,10 +48,11 @@ void add_llamacpp(MetricsPage& page, const engine::Stats& s, const RateWindow& w
   page.counter("llamacpp:tokens_predicted_seconds_total", s.decode.sum);
   page.counter("llamacpp:n_decode_total", steps);
   page.counter("llamacpp:n_tokens_max", as_double(s.sequence_tokens_max));
-  page.counter("llamacpp:spec_decode_num_drafts_total", 0);
-  page.counter("llamacpp:spec_decode_num_draft_tokens_total", 0);
-  page.counter("llamacpp:spec_decode_num_accepted_tokens_total", 0);
-  page.counter("llamacpp:spec_decode_num_accepted_tokens_per_pos_total", 0, {{"position", "0"}});
+  page.counter("llamacpp:spec_decode_num_drafts_total", as_double(s.speculation.rounds));
+  page.counter("llamacpp:spec_decode_num_draft_tokens_total", as_double(s.speculation.drafted));
+  page.counter("llamacpp:spec_decode_num_accepted_tokens_total", as_double(s.speculation.accepted));
+  add_accepted_by_position(page, "llamacpp:spec_decode_num_accepted_tokens_per_pos_total", s.speculation,
+                           info.speculate_max);
   const RateWindow::Rates rates =
       window.rates(base::now_us(), computed_prompt_tokens(s), s.generation_tokens);
   page.gauge("llamacpp:prompt_tokens_seconds", rates.prompt);
@@ -52,7 +62,7 @@ void add_llamacpp(MetricsPage& page, const engine::Stats& s, const RateWindow& w
   page.gauge("llamacpp:n_busy_slots_per_decode", over(as_double(s.step_sequences), steps));
   page.gauge("llamacpp:kv_cache_usage_ratio", pool_usage(s));
   page.gauge("llamacpp:kv_cache_tokens",
-             as_double(s.blocks_held) * as_double(block_tokens) - as_double(s.waste_tokens));
+             as_double(s.blocks_held) * as_double(info.block_tokens) - as_double(s.waste_tokens));
 }
 
 }  // namespace tally::serve

@@ -6,6 +6,7 @@
 #include "serve/rate_window.h"
 
 #include <cstdint>
+#include <string_view>
 
 namespace tally::serve {
 
@@ -15,6 +16,9 @@ uint64_t computed_prompt_tokens(const engine::Stats& stats);
 
 void add_vllm_legacy(MetricsPage& page, const engine::Stats& stats);
 void add_llamacpp(MetricsPage& page, const engine::Stats& stats, const RateWindow& window,
-                  uint32_t block_tokens);
+                  const engine::Info& info);
+// A series for each place in a draft, one at least.
+void add_accepted_by_position(MetricsPage& page, std::string_view name, const engine::Speculation& speculation,
+                              uint32_t drafts_max);
 
 }  // namespace tally::serve

@@ -63,7 +63,7 @@ def test_unknown_command_without_a_near_one():
 
 @pytest.mark.parametrize(
     "flags",
-    [("--kv-sinks", "4"), ("--draft-model", "x.gguf"), ("--speculate-max", "4"),
+    [("--kv-sinks", "4"), ("--draft-model", "x.gguf"),
      ("--log-content", "on")],
 )  # fmt: skip
 def test_flags_that_are_not_built(flags):

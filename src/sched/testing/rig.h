@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -54,6 +55,13 @@ struct StepFaults {
   bool reset_in_flight = false;  // the prefix cache is reset between plan and commit
 };
 
+// What is drafted for whoever decodes: up to `most` tokens, of which the first are right.
+struct Drafting {
+  uint32_t most = 0;
+  std::optional<uint32_t> right = {};  // none: by chance, and so is how many there are
+  uint64_t seed = 0;
+};
+
 class Rig {
  public:
   Rig(const Config& config, const kv::LedgerConfig& ledger_config)
@@ -70,6 +78,7 @@ class Rig {
   const std::vector<SeqId>& admission_order() const { return admission_order_; }
   const std::string& error() const { return error_; }
   uint64_t log_hash() const { return log_; }
+  void set_drafting(const Drafting& drafting) { drafting_ = drafting; }
 
   // Ids are given in order, from 1, one for each choice. `request.seq` is set here. Returns the first.
   SeqId submit(Request request, const FakeSampler& sampler) {
@@ -99,6 +108,7 @@ class Rig {
 
   // One step: plan, forward, commit, with every check but the recount.
   void step(Tick now, const StepFaults& faults = {}) {
+    offer_drafts();
     const StepPlan& plan = scheduler_.plan(now);
     plan_ = plan;
     // Between plan and commit too: what was taken and copied for this step already counts.
@@ -221,7 +231,45 @@ class Rig {
     SeqId seq{};
     uint64_t c = 0;
     bool first = false;  // of a choice that begins, or of the one it is forked from
+    std::span<const TokenId> drafts = {};
   };
+
+  // The tokens that will come, and then one that will not.
+  void offer_drafts() {
+    drafts_.clear();
+    if (drafting_.most == 0) return;
+    for (const SeqId seq : live_) {
+      const uint64_t dice = mix(drafting_.seed ^ mix(raw(seq)) ^ steps_drafted_);
+      const Record& r = record(seq);
+      const auto count =
+          drafting_.right ? drafting_.most : static_cast<uint32_t>(dice % (drafting_.most + 1));
+      const auto right = drafting_.right.value_or(static_cast<uint32_t>((dice >> 32) % (count + 1)));
+      std::vector<TokenId>& draft = drafts_[seq];
+      uint64_t c = r.oracle;
+      for (uint32_t i = 0; i < count; ++i) {
+        const TokenId token = r.sampler.pick(c, r.choice);
+        draft.push_back(i < right ? token : TokenId{(raw(token) + 1) % kVocabulary});
+        c = chain_next(c, draft.back(), r.positions + i);
+      }
+      scheduler_.offer(seq, count);
+    }
+    ++steps_drafted_;
+  }
+
+  // The rows of a group: first those of known tokens, whose last cell is returned, then each draft's.
+  std::optional<uint64_t> compute(const PlannedRows& g, const Record& r) {
+    const auto known = scheduler_.tokens(g.seq);
+    std::vector<TokenId> tokens(known.begin(), known.end());
+    const auto table = scheduler_.table(g.seq);
+    const kv::Namespace& space = r.request.prefix_namespace;
+    const auto c = model_.forward(tokens, table, g.position, g.rows - g.drafts, space);
+    for (uint32_t i = 0; i < g.drafts; ++i) {
+      tokens.push_back(drafts_.at(g.seq)[i]);
+      const auto position = static_cast<uint32_t>(tokens.size()) - 1;
+      if (!model_.forward(tokens, table, position, 1, space)) return std::nullopt;
+    }
+    return c;
+  }
 
   void forward(const StepPlan& plan, const StepFaults& faults) {
     results_.clear();
@@ -239,17 +287,18 @@ class Rig {
       const auto tokens = scheduler_.tokens(g.seq);
       log(raw(g.seq) << 32 | g.position, g.rows << 2 | (g.decode ? 2U : 0U) | (g.wants_logits ? 1U : 0U));
       if (tokens.size() != r.positions) fail("tokens known: " + std::to_string(raw(g.seq)));
-      if (g.wants_logits != (g.position + g.rows == tokens.size() && !r.request.prompt_only))
+      if (g.wants_logits != (g.position + g.rows - g.drafts == tokens.size() && !r.request.prompt_only))
         fail("logits wanted or not");
+      if (g.drafts > 0) check_drafts(g, r);
       take_scores(g);
-      const auto c =
-          model_.forward(tokens, scheduler_.table(g.seq), g.position, g.rows, r.request.prefix_namespace);
+      const auto c = compute(g, r);
       if (!c) fail("sequence " + std::to_string(raw(g.seq)) + ": " + model_.error());
       if (!g.wants_logits) continue;
       if (c.value_or(0) != r.oracle)
         fail("the oracle's stream differs: sequence " + std::to_string(raw(g.seq)));
       const bool first = r.emitted.empty() && r.request.choices > 1;
       results_.push_back({g.seq, r.oracle, first});
+      if (g.drafts > 0) results_.back().drafts = std::span(drafts_.at(g.seq)).first(g.drafts);
       for (uint32_t i = 0; i < g.begins; ++i) {
         const SeqId child = plan.begins[g.begins_at + i];
         if (records_[raw(child) - 1].admitted) fail("begun twice: " + std::to_string(raw(child)));
@@ -273,7 +322,28 @@ class Rig {
     for (size_t i = 0; i < results_.size(); ++i) {
       if (records_[raw(results_[i].seq) - 1].request.beams) move_beam(i);
     }
-    for (size_t i = 0; i < results_.size(); ++i) emit(i);
+    std::vector<Outcome> first = std::move(outcomes_);
+    outcomes_.clear();
+    for (size_t i = 0; i < results_.size(); ++i) {
+      const size_t at = outcomes_.size();
+      outcomes_.push_back(first[i]);
+      emit(i, at);
+      for (const TokenId draft : results_[i].drafts) {
+        const Outcome& last = outcomes_.back();
+        if (last.failed || last.stop || last.token != draft) break;
+        ++outcomes_[at].accepted;
+        outcomes_.emplace_back();
+        emit(i, outcomes_.size() - 1);
+      }
+    }
+  }
+
+  void check_drafts(const PlannedRows& g, const Record& r) {
+    const std::string who = std::to_string(raw(g.seq));
+    if (!g.decode || r.request.beams || g.rows != 1 + g.drafts || g.logits != g.rows)
+      fail("rows of drafts: " + who);
+    if (g.drafts > drafts_[g.seq].size()) fail("more drafts than were offered: " + who);
+    if (r.emitted.size() + g.drafts >= r.admission.max_tokens) fail("drafts beyond the limit: " + who);
   }
 
   // Beams: one failed is all failed; else those whose cells' hash is even go on alone, and the others from
@@ -293,12 +363,13 @@ class Rig {
     outcomes_[i].from = results_[head].seq;
   }
 
-  void emit(size_t i) {
+  // The next token of result i, as outcome `at`.
+  void emit(size_t i, size_t at) {
     Record& r = records_[raw(results_[i].seq) - 1];
-    if (outcomes_[i].failed || (r.request.beams && r.may_fail)) return;
-    if (outcomes_[i].from) {
+    if (outcomes_[at].failed || (r.request.beams && r.may_fail)) return;
+    if (outcomes_[at].from) {
       // The head may have its token already: what it had before is its stream without the last.
-      const Record& head = records_[raw(*outcomes_[i].from) - 1];
+      const Record& head = records_[raw(*outcomes_[at].from) - 1];
       const bool later = head.emitted.size() > r.emitted.size();
       r.emitted.assign(head.emitted.begin(), head.emitted.end() - (later ? 1 : 0));
       r.oracle = chain_start(r.request.prefix_namespace);
@@ -308,12 +379,12 @@ class Rig {
     }
     const uint64_t c = r.oracle;
     const auto number = static_cast<uint32_t>(r.emitted.size()) + 1;
-    outcomes_[i].token = r.sampler.pick(c, r.choice);
-    outcomes_[i].stop = r.sampler.stops(c, number, r.choice);
-    r.emitted.push_back(outcomes_[i].token);
-    r.oracle = chain_next(r.oracle, outcomes_[i].token, r.positions++);
-    stopped_ = stopped_ || outcomes_[i].stop;
-    log(static_cast<uint64_t>(raw(outcomes_[i].token)), raw(results_[i].seq));
+    outcomes_[at].token = r.sampler.pick(c, r.choice);
+    outcomes_[at].stop = r.sampler.stops(c, number, r.choice);
+    r.emitted.push_back(outcomes_[at].token);
+    r.oracle = chain_next(r.oracle, outcomes_[at].token, r.positions++);
+    stopped_ = stopped_ || outcomes_[at].stop;
+    log(static_cast<uint64_t>(raw(outcomes_[at].token)), raw(results_[i].seq));
   }
 
   Config config_;
@@ -326,8 +397,10 @@ class Rig {
   StepPlan plan_;
   std::vector<Result> results_;
   std::vector<Outcome> outcomes_;
+  Drafting drafting_;
+  std::map<SeqId, std::vector<TokenId>> drafts_;  // of this step
   bool stopped_ = false;
-  uint64_t log_ = 0, steps_ = 0;
+  uint64_t log_ = 0, steps_ = 0, steps_drafted_ = 0;
   std::string error_;
 };
 

@@ -91,6 +91,9 @@ void ScriptRunner::execute(const ScriptLine& line) {
     now_ += static_cast<Tick>(number(line.words[1]));
   } else if (verb == "reset" && count == 1) {
     rig_->ledger().reset_prefix();
+  } else if (verb == "drafts" && (count == 2 || count == 3)) {
+    const auto most = static_cast<uint32_t>(number(line.words[1]));
+    rig_->set_drafting({most, count == 3 ? static_cast<uint32_t>(number(line.words[2])) : most});
   } else if (verb == "fault" && count >= 2) {
     fault(line);
   } else if (verb == "expect" && count >= 2) {
@@ -104,7 +107,7 @@ void ScriptRunner::configure(const ScriptLine& line) {
   if (rig_) return bad("config comes first, and once");
   std::map<std::string, uint64_t> values{{"block", 16}, {"pool", 8},   {"step", 64}, {"seqs", 4},
                                          {"queue", 8},  {"len", 4096}, {"hash", 64}, {"queue_tokens", 0}};
-  values["latency"] = values["logits"] = 0;
+  values["latency"] = 0, values["logits"] = 0;
   bool cache = true;
   Config config;
   for (size_t i = 1; i < line.words.size(); ++i) {
@@ -123,8 +126,8 @@ void ScriptRunner::configure(const ScriptLine& line) {
   }
   const auto u32 = [&](const char* key) { return static_cast<uint32_t>(values[key]); };
   config.step_latency = static_cast<Tick>(values["latency"]);
-  config.seqs_max = u32("seqs");
   config.logits_rows_max = u32("logits");
+  config.seqs_max = u32("seqs");
   config.queue_max = u32("queue");
   config.queue_tokens_max = values["queue_tokens"];
   config.step_tokens = u32("step");

@@ -78,6 +78,7 @@ class Simulation {
   void roll_config();
   void starve();
   void crawl();
+  void roll_drafting();
   void step();
   void submit(bool giant);  // giant: a prompt of more than half the pool, first in line
   std::vector<TokenId> roll_prompt(const kv::Namespace& space, uint64_t tokens);
@@ -99,6 +100,7 @@ class Simulation {
            late_percent_ = 10, giant_percent_ = 0, choices_percent_ = 0, priority_percent_ = 0,
            scored_percent_ = 0;
   uint32_t eos_period_ = 0;
+  Drafting drafting_;
   Tick step_ticks_ = 1000, now_ = 1'000'000;
   std::unique_ptr<Rig> rig_;
   SimulationCounts counts_;

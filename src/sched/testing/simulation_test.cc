@@ -25,6 +25,7 @@ Simulation::Simulation(uint64_t seed) : seed_(seed), dice_(seed) {
                               .kv_decode = 1,
                               .kv_prefill = 0.5,
                               .logits = 5});
+  rig_->set_drafting(drafting_);
 }
 
 void Simulation::roll_config() {
@@ -71,6 +72,17 @@ void Simulation::roll_config() {
   scored_percent_ = dice_.percent(50) ? 0 : dice_.between(5, 80);
   const uint32_t seats = std::min(config_.seqs_max, config_.step_tokens);
   if (dice_.percent(60)) config_.logits_rows_max = seats + static_cast<uint32_t>(dice_.skewed(0, 64));
+  roll_drafting();
+}
+
+// With dice of its own: a life is the same with and without, but for what drafts are there to change.
+void Simulation::roll_drafting() {
+  Dice dice(seed_ ^ 0xD4AF7);
+  if (!dice.percent(50)) return;
+  drafting_ = {.most = static_cast<uint32_t>(dice.skewed(1, 16)), .seed = dice.next()};
+  if (dice.percent(30)) drafting_.right = static_cast<uint32_t>(dice.below(drafting_.most + 1));
+  if (dice.percent(70))
+    config_.logits_rows_max = config_.seqs_max + static_cast<uint32_t>(dice.skewed(1, 64));
 }
 
 // Many sequences that grow through a pool that holds two or three of them, and faults that empty the running

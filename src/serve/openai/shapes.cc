@@ -231,7 +231,7 @@ std::string receipt_json(const Account& account) {
   w.key("recomputed_tokens").value(r.recomputed_tokens).key("kv_disk_tokens").value(r.disk_tokens);
   w.key("kv_blocks").value(r.kv_blocks).key("kv_blocks_shared").value(r.kv_blocks_shared);
   w.key("kv_bytes").value(r.kv_bytes).key("weight_bytes_read").value(r.weight_bytes_read);
-  w.key("draft_tokens").value(0).key("accepted_tokens").value(0).end_object();
+  w.key("draft_tokens").value(r.draft_tokens).key("accepted_tokens").value(r.accepted_tokens).end_object();
   return w.take();
 }
 

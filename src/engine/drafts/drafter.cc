@@ -1,0 +1,100 @@
+#include "engine/drafts/drafter.h"
+
+#include "base/check.h"
+
+#include <algorithm>
+
+namespace tally::engine {
+
+Drafter::Drafter(const DraftLimits& limits, std::unique_ptr<Proposer> proposer, const RowPrices& prices)
+    : seats_(limits.seats), limits_(limits), proposer_(std::move(proposer)), prices_(prices) {
+  TALLY_CHECK(limits.drafts_max <= kDraftsMax, "drafts of a sequence", limits.drafts_max);
+  for (Seat& s : seats_) s.acceptance.resize(proposer_->grades() + 1);
+  taken_.reserve(limits.seats), candidates_.reserve(limits.seats), candidate_seats_.reserve(limits.seats);
+}
+
+int32_t Drafter::take_seat(SeqId seq, std::span<const TokenId> known) {
+  const auto free = std::ranges::find(seats_, false, &Seat::is_taken);
+  if (free == seats_.end()) return kNoSeat;
+  const auto seat = static_cast<int32_t>(free - seats_.begin());
+  free->is_taken = true, free->count = 0, free->known = static_cast<uint32_t>(known.size());
+  std::ranges::fill(free->acceptance, Acceptance{});
+  taken_.push_back({seat, seq});
+  proposer_->observe(static_cast<uint32_t>(seat), known, true);
+  return seat;
+}
+
+void Drafter::leave_seat(int32_t seat) {
+  if (seat == kNoSeat) return;
+  seats_[static_cast<size_t>(seat)].is_taken = false;
+  std::erase_if(taken_, [&](const Taken& t) { return t.seat == seat; });
+}
+
+void Drafter::committed(int32_t seat, std::span<const TokenId> known) {
+  if (seat == kNoSeat) return;
+  seats_[static_cast<size_t>(seat)].known = static_cast<uint32_t>(known.size());
+  proposer_->observe(static_cast<uint32_t>(seat), known, false);
+}
+
+void Drafter::begin_step() {
+  candidates_.clear(), candidate_seats_.clear();
+  for (const Taken& t : taken_) seats_[static_cast<size_t>(t.seat)].count = 0;
+}
+
+void Drafter::propose(int32_t seat, std::span<const TokenId> known, std::span<const TokenId> forced) {
+  Seat& s = seats_[static_cast<size_t>(seat)];
+  const auto room = std::span(s.tokens).first(limits_.drafts_max);
+  Proposal p{static_cast<uint32_t>(std::min(forced.size(), room.size())), proposer_->grades()};
+  std::copy_n(forced.begin(), p.count, room.begin());
+  if (forced.empty()) p = proposer_->propose(static_cast<uint32_t>(seat), known, room);
+  const auto is_token = [&](TokenId id) {
+    return raw(id) >= 0 && static_cast<uint64_t>(raw(id)) < limits_.vocab;
+  };
+  const auto tokens = room.first(p.count);
+  p.count = static_cast<uint32_t>(std::ranges::find_if_not(tokens, is_token) - tokens.begin());
+  s.grade = p.grade;
+  const double chance = p.count == 0 ? 0 : s.acceptance[p.grade].chance(s.known);
+  if (chance == 0) return;
+  candidates_.push_back({chance, p.count});
+  candidate_seats_.push_back(seat);
+}
+
+void Drafter::choose(uint32_t decoding) {
+  if (candidates_.empty()) return;
+  choose_drafts(candidates_, decoding, prices_);
+  for (size_t i = 0; i < candidates_.size(); ++i)
+    seats_[static_cast<size_t>(candidate_seats_[i])].count = candidates_[i].drafts;
+}
+
+std::span<const TokenId> Drafter::drafts(int32_t seat) const {
+  if (seat == kNoSeat) return {};
+  const Seat& s = seats_[static_cast<size_t>(seat)];
+  return std::span(s.tokens).first(s.count);
+}
+
+void Drafter::verified(int32_t seat, uint32_t proposed, uint32_t accepted) {
+  Seat& s = seats_[static_cast<size_t>(seat)];
+  s.acceptance[s.grade].observe(proposed, accepted, s.known);
+}
+
+void Drafter::observe(const Step& step) {
+  if (step.rows == 0 || step.rows > RowPrices::kRowsMax) return;
+  prices_.observe(step.rows, step.taken_us);
+  constexpr double kFade = 1 - 1.0 / 256;
+  const bool is_plain = step.rows == step.sequences;
+  const double plain = is_plain ? step.taken_us : prices_.us(step.sequences) * step.tokens / step.sequences;
+  plain_us_ = kFade * plain_us_ + plain;
+  taken_us_ = kFade * taken_us_ + step.taken_us;
+}
+
+uint32_t Drafter::paused() const {
+  uint32_t count = 0;
+  for (const Taken& t : taken_) {
+    const Seat& s = seats_[static_cast<size_t>(t.seat)];
+    const auto grades = std::span(s.acceptance).first(proposer_->grades());
+    count += std::ranges::all_of(grades, [&](const Acceptance& a) { return a.pauses(s.known); }) ? 1 : 0;
+  }
+  return count;
+}
+
+}  // namespace tally::engine

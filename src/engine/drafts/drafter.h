@@ -1,0 +1,83 @@
+#pragma once
+// The drafts of a step: who has a seat, what is proposed for whom, how much of it is worth its rows, and what
+// became of it. What the loop sees of speculation. Threads: the engine's.
+
+#include "base/accounts.h"
+#include "base/ids.h"
+#include "engine/drafts/choose.h"
+#include "engine/drafts/proposer.h"
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace tally::engine {
+
+inline constexpr uint32_t kDraftsMax = 16;  // of one sequence in one step
+
+struct DraftLimits {
+  uint32_t seats = 0;
+  uint32_t drafts_max = kDraftsMax;
+  uint64_t vocab = 0;  // a proposer may be wrong about anything: what is no token ends a draft
+};
+
+class Drafter {
+ public:
+  // Requires: drafts_max of at most kDraftsMax.
+  Drafter(const DraftLimits& limits, std::unique_ptr<Proposer> proposer, const RowPrices& prices);
+
+  static constexpr int32_t kNoSeat = -1;
+  // For a sequence that generates, with its tokens; kNoSeat: all are taken, and it goes without drafts.
+  int32_t take_seat(SeqId seq, std::span<const TokenId> known);
+  void leave_seat(int32_t seat);
+  // Tokens of a seat were committed.
+  void committed(int32_t seat, std::span<const TokenId> known);
+
+  // Sequences with a seat, by seat.
+  struct Taken {
+    int32_t seat = kNoSeat;
+    SeqId seq{};
+  };
+  std::span<const Taken> taken() const { return taken_; }
+
+  // A step: propose() for each that decodes, then choose() once; drafts() is what is to be verified, and
+  // verified() tells what became of it.
+  void begin_step();
+  // `forced`: what a constraint lets come next and nothing else, which needs no proposer.
+  void propose(int32_t seat, std::span<const TokenId> known, std::span<const TokenId> forced = {});
+  void choose(uint32_t decoding);
+  std::span<const TokenId> drafts(int32_t seat) const;
+  // Of a seat's drafts `proposed` had rows, of which the first `accepted` were right.
+  void verified(int32_t seat, uint32_t proposed, uint32_t accepted);
+
+  // A step of decode rows and drafts alone took so long, and gave so many tokens to so many sequences.
+  struct Step {
+    uint32_t sequences = 0, rows = 0, tokens = 0;
+    double taken_us = 0;
+  };
+  void observe(const Step& step);
+  // Tokens a second of recent steps over those without drafts, by the prices. 1: nothing drafted.
+  double ratio() const { return plain_us_ > 0 ? plain_us_ / taken_us_ : 1; }
+  uint32_t paused() const;  // sequences with a seat whose proposer is not worth a try for now
+  const RowPrices& prices() const { return prices_; }
+
+ private:
+  struct Seat {
+    bool is_taken = false;
+    uint32_t known = 0, grade = 0, count = 0;
+    std::array<TokenId, kDraftsMax> tokens{};
+    std::vector<Acceptance> acceptance;  // by grade; the last: of what was forced
+  };
+  std::vector<Seat> seats_;
+  std::vector<Taken> taken_;
+  DraftLimits limits_;
+  std::unique_ptr<Proposer> proposer_;
+  RowPrices prices_;
+  std::vector<DraftCandidate> candidates_;  // of a step
+  std::vector<int32_t> candidate_seats_;
+  double plain_us_ = 0, taken_us_ = 0;  // recent, fading
+};
+
+}  // namespace tally::engine

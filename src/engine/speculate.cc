@@ -1,0 +1,63 @@
+// Drafts in the loop: what is offered before a plan, what became of it, and who may have some.
+#include "engine/loop.h"
+
+#include <array>
+
+namespace tally::engine {
+
+// Requires: mailbox_->mutex is held.
+void Loop::offer_drafts() {
+  Drafter& drafter = *parts_.drafter;
+  drafter.begin_step();
+  for (const auto& [seat, seq] : drafter.taken()) {
+    if (scheduler_.state(seq) != sched::SeqState::kDecoding) continue;
+    Sequence& s = *sequences_.at(seq);
+    const std::span<const TokenId> known = scheduler_.tokens(seq);
+    std::array<TokenId, kDraftsMax> forced{};
+    const size_t count = s.matcher ? s.matcher->forced(known.subspan(s.receipt.prompt_tokens), forced) : 0;
+    if (s.matcher && s.matcher->is_full()) s.matcher.reset();  // by what was looked ahead: the step follows anew
+    drafter.propose(seat, known, std::span(forced).first(count));
+  }
+  drafter.choose(scheduler_.queue_stats().running);  // each has a row, or more if it has a prompt
+  for (const auto& [seat, seq] : drafter.taken())
+    scheduler_.offer(seq, static_cast<uint32_t>(drafter.drafts(seat).size()));
+}
+
+// Requires: as above, and the step is not committed.
+void Loop::settle_drafts(const Marks& at, bool decodes_only, int64_t now_us) {
+  Drafter& drafter = *parts_.drafter;
+  uint32_t tokens = 0;
+  for (const Draw& d : draws_) {
+    tokens += d.tokens;
+    const auto drafted = static_cast<uint32_t>(groups_[d.group].drafts.size());
+    if (drafted == 0 || outcomes_[d.outcome].failed) continue;
+    const uint32_t accepted = d.tokens - 1;
+    drafter.verified(d.sequence->seat, drafted, accepted);
+    account_.drafts(drafted, accepted);
+    record_.accepted_drafts += accepted;
+    d.sequence->receipt.draft_tokens += drafted, d.sequence->receipt.accepted_tokens += accepted;
+  }
+  if (!decodes_only) return;
+  drafter.observe({.sequences = static_cast<uint32_t>(groups_.size()),
+                   .rows = static_cast<uint32_t>(tokens_.size()),
+                   .tokens = tokens,
+                   .taken_us = static_cast<double>(now_us - at.begin_us)});
+  account_.totals.speculation.ratio = drafter.ratio();
+  account_.totals.speculation.paused = drafter.paused();
+}
+
+// Whoever generates has a seat while there are some. Requires: mailbox_->mutex is held, the step is committed.
+void Loop::seat_sequences() {
+  for (const Draw& d : draws_) {
+    const auto found = sequences_.find(d.seq);
+    if (found == sequences_.end() || found->second->beams) continue;  // it has ended
+    Sequence& s = *found->second;
+    if (s.seat == Drafter::kNoSeat) {
+      s.seat = parts_.drafter->take_seat(d.seq, scheduler_.tokens(d.seq));
+    } else {
+      parts_.drafter->committed(s.seat, scheduler_.tokens(d.seq));
+    }
+  }
+}
+
+}  // namespace tally::engine

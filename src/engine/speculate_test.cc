@@ -1,0 +1,202 @@
+// Drafts change no token, no logprob and no end (Law 1), whatever is drafted for whom; and they are counted.
+#include "engine/hand_test_support.h"
+
+#include <algorithm>
+#include <string>
+
+namespace tally::engine {
+namespace {
+
+LoadRequest speculating(uint32_t most = 16) {
+  LoadRequest load = small_request();
+  load.settings.policy.speculate = "lookup";
+  load.settings.policy.speculate_max = most;
+  load.row_prices_us = {100, 100};  // as if further rows were free: all that is likely is verified
+  return load;
+}
+
+std::vector<TokenId> repeated(size_t period, size_t n, uint32_t seed) {
+  const std::vector<TokenId> once = prompt(period, seed);
+  std::vector<TokenId> out;
+  while (out.size() < n) out.push_back(once[out.size() % period]);
+  return out;
+}
+
+// An answer from so few tokens that what was drafted is often right, and often wrong.
+Request few_tokens(uint64_t seed, uint32_t tokens, uint32_t alphabet = 3) {
+  Request r = greedy(repeated(7, 24, static_cast<uint32_t>(seed)), tokens);
+  r.params.temperature = 1;
+  r.params.seed = seed;
+  for (uint32_t i = 0; i < alphabet; ++i)
+    r.params.bias.push_back({TokenId{static_cast<int32_t>(40 + 3 * i)}, 100});
+  return r;
+}
+
+std::vector<Request> all_kinds() {
+  std::vector<Request> out;
+  for (uint32_t seed = 1; seed <= 4; ++seed) {
+    out.push_back(greedy(repeated(5, 30, seed), 60));
+    out.push_back(few_tokens(seed, 70, 2 + seed % 2));
+  }
+  Request penalties = few_tokens(11, 60, 6);
+  penalties.params.penalties = {.repetition = 1.3f, .presence = 0.4f, .frequency = 0.2f};
+  penalties.params.temperature = 0.9f;
+  out.push_back(penalties);
+  Request ends = few_tokens(12, 70);
+  ends.params.stop_ids = {TokenId{46}};
+  ends.params.min_tokens = 25;
+  out.push_back(ends);
+  Request early = ends;
+  early.params.min_tokens = 0, early.params.seed = 5;
+  out.push_back(early);
+  Request cut = few_tokens(13, 70);
+  cut.params.top_p = 0.9f, cut.params.min_p = 0.05f, cut.params.top_k = 2;
+  out.push_back(cut);
+  Request choices = few_tokens(14, 50);
+  choices.choices = 3;
+  out.push_back(choices);
+  Request beams = greedy(repeated(5, 20, 9), 12);
+  beams.params.logprobs = -1;
+  beams.beams = BeamSearch{.width = 3};
+  beams.choices = 2;
+  out.push_back(beams);
+  return out;
+}
+
+std::vector<Answer> plain(LoadRequest load, const std::vector<Request>& requests) {
+  load.settings.policy.speculate = "off";
+  return Hand(load).run(requests);
+}
+
+TEST(Speculation, ChangesNoAnswer) {
+  const std::vector<Request> requests = all_kinds();
+  for (const char* codec : {"int8", "f32", "int4"}) {
+    LoadRequest load = speculating();
+    load.settings.kv_type = codec;
+    const std::vector<Answer> wanted = plain(load, requests);
+    for (const uint32_t most : {1u, 2u, 3u, 5u, 8u, 16u}) {
+      load.settings.policy.speculate_max = most;
+      Hand hand(load);
+      const std::vector<Answer> got = hand.run(requests);
+      ASSERT_EQ(got.size(), wanted.size());
+      for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], wanted[i]) << codec << ' ' << most << ' ' << i;
+      const Stats s = hand.engine->stats();
+      EXPECT_GT(s.speculation.accepted, 20u) << codec << ' ' << most;
+      EXPECT_LT(s.speculation.accepted, s.speculation.drafted) << codec << ' ' << most;
+      EXPECT_EQ(s.blocks_held, 0u);
+    }
+  }
+}
+
+// One after the other: what the first left in the prefix cache is what the next would have computed.
+TEST(Speculation, ChangesNothingOfWhatIsCached) {
+  const std::vector<Request> requests = all_kinds();
+  for (const uint32_t pool_blocks : {0u, 24u}) {
+    LoadRequest load = speculating(5);
+    if (pool_blocks > 0)
+      load.settings.kv_pool_bytes =
+          uint64_t{pool_blocks} * plan_memory(small_request()).value().kv_bytes_per_token * 16;
+    Hand drafts(load);
+    load.settings.policy.speculate = "off";
+    Hand off(load);
+    uint32_t cached = 0;
+    for (int round = 0; round < 2; ++round) {
+      for (size_t i = 0; i < requests.size(); ++i) {
+        const std::vector<Answer> got = drafts.run({requests[i]}), wanted = off.run({requests[i]});
+        EXPECT_EQ(got, wanted) << pool_blocks << ' ' << round << ' ' << i;
+        if (wanted[0].finish != Finish::kLength || requests[i].beams) continue;
+        Request next = requests[i];  // a second turn: the answer is a part of the prompt
+        next.prompt.insert(next.prompt.end(), wanted[0].ids.begin(), wanted[0].ids.end());
+        next.max_tokens = 8;
+        const std::vector<Answer> again = drafts.run({next});
+        EXPECT_EQ(again, off.run({next})) << pool_blocks << ' ' << round << ' ' << i;
+        cached += again[0].receipt.cached_tokens;
+      }
+    }
+    EXPECT_GT(cached, 500u);
+    EXPECT_GT(drafts.engine->stats().speculation.accepted, 50u);
+  }
+}
+
+TEST(Speculation, ChangesNothingWhereBlocksAreShort) {
+  LoadRequest load = speculating(16);
+  load.settings.kv_pool_bytes = 16 * plan_memory(small_request()).value().kv_bytes_per_token * 16;
+  const std::vector<Request> requests = all_kinds();
+  const std::vector<Answer> wanted = plain(speculating(), requests);
+  Hand hand(load);
+  const std::vector<Answer> got = hand.run(requests);
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], wanted[i]) << i;
+  EXPECT_GT(hand.engine->stats().preemptions, 0u);
+}
+
+TEST(Speculation, TakesFewerStepsAndTellsIt) {
+  Hand hand(speculating(8));
+  const Answer answer = hand.run({few_tokens(3, 80, 2)}).at(0);
+  const Stats s = hand.engine->stats();
+  const Receipt& r = answer.receipt;
+  EXPECT_EQ(answer.ids.size(), 80u);
+  EXPECT_EQ(r.generated_tokens, 80u);
+  EXPECT_EQ(r.accepted_tokens, s.speculation.accepted);
+  EXPECT_EQ(r.draft_tokens, s.speculation.drafted);
+  EXPECT_EQ(r.steps + r.accepted_tokens, 80u);  // each step gives one token, and those accepted
+  EXPECT_EQ(s.generation_tokens, 80u);
+  EXPECT_EQ(s.rows_decode, 79u - r.accepted_tokens);
+  EXPECT_EQ(s.rows_draft, r.draft_tokens);
+  EXPECT_GT(s.speculation.rounds, 0u);
+  uint64_t at_places = 0;
+  for (size_t i = 0; i + 1 < s.speculation.accepted_at.size(); ++i) {
+    EXPECT_GE(s.speculation.accepted_at[i], s.speculation.accepted_at[i + 1]);
+    at_places += s.speculation.accepted_at[i];
+  }
+  EXPECT_EQ(at_places, s.speculation.accepted);
+  EXPECT_EQ(s.speculation.accepted_at[8], 0u);
+  EXPECT_NE(s.speculation.ratio, 1);
+  // Every token after the first is one gap between tokens, of no time where they came together.
+  uint64_t gaps = 0;
+  for (const uint64_t count : s.inter_token.counts) gaps += count;
+  EXPECT_EQ(gaps, 79u);
+  EXPECT_NEAR(s.inter_token.sum, static_cast<double>(r.last_us - r.first_token_us) * 1e-6, 1e-3);
+  uint64_t drafts = 0, accepted = 0;
+  for (const StepRecord& step : hand.engine->steps(0, 1000).steps)
+    drafts += step.draft_rows, accepted += step.accepted_drafts;
+  EXPECT_EQ(drafts, r.draft_tokens);
+  EXPECT_EQ(accepted, r.accepted_tokens);
+}
+
+TEST(Speculation, NothingIsDraftedThatDoesNotPay) {
+  LoadRequest load = speculating(8);
+  load.row_prices_us = {100, 10'000};
+  Hand hand(load);
+  hand.run({few_tokens(3, 80, 2)});
+  EXPECT_EQ(hand.engine->stats().speculation.drafted, 0u);
+  EXPECT_EQ(hand.engine->stats().speculation.ratio, 1);
+}
+
+TEST(Speculation, MeasuresWhatRowsCost) {
+  LoadRequest load = speculating(8);
+  load.row_prices_us.clear();
+  const std::vector<Answer> wanted = plain(load, {few_tokens(3, 80, 2)});
+  EXPECT_EQ(Hand(load).run({few_tokens(3, 80, 2)}), wanted);
+}
+
+TEST(Speculation, IsPlannedAndBooked) {
+  LoadRequest load = speculating();
+  const MemoryPlan with = plan_memory(load).value();
+  uint64_t planned = 0;
+  for (const PlanPart& part : with.of(base::Account::kRuntime).parts) {
+    if (part.name != "drafts") continue;
+    planned = part.bytes;
+    EXPECT_EQ(part.formula, "8 sequences x 128 tokens x 16 bytes");
+  }
+  EXPECT_EQ(planned, base::Accounts::arena_bytes(8 * 128 * 16));
+  Hand hand(load);
+  uint64_t reserved = 0;
+  for (const base::AccountPart& part : hand.accounts.use(base::Account::kRuntime).parts)
+    if (part.name == "drafts") reserved = part.reserved;
+  EXPECT_EQ(reserved, planned);
+  load.settings.policy.speculate = "off";
+  EXPECT_LT(plan_memory(load).value().total_bytes, with.total_bytes);
+}
+
+}  // namespace
+}  // namespace tally::engine

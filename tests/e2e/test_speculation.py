@@ -1,0 +1,113 @@
+"""--speculate lookup on the real model: no bit of an answer depends on it, fewer steps do the work, and everything tells so."""
+
+import json
+
+import pytest
+
+from rig import LONG_RUN, ROOT, SMOL, tally
+from test_law1 import CASES, GREEDY, Run, alone, ask, check, completion, together
+
+POOL = ("--kv-pool", "96MiB", "--prefix-cache", "off")
+LOOKUP = ("--speculate", "lookup")
+SAMPLED = {"temperature": 0.7, "top_p": 0.95}
+
+
+def workload(name):
+    return [json.loads(line) for line in (ROOT / f"share/tally/workloads/{name}.jsonl").read_text().splitlines()]
+
+
+def quoting(count, tokens, **options):
+    """Prompts whose answers quote them."""
+    return [completion(w["prompt"], max_tokens=tokens, ignore_eos=True, **options) for w in workload("copy")[:count]]
+
+
+QUOTES = quoting(4, 32, **GREEDY) + quoting(2, 32, seed=5, **SAMPLED)
+OTHERS = [CASES[i] for i in (0, 4, 6, 9)]
+
+
+@pytest.fixture(scope="module")
+def off(start_shared):
+    return start_shared(SMOL, *POOL)
+
+
+@pytest.fixture(scope="module")
+def on(start_shared):
+    return start_shared(SMOL, *POOL, *LOOKUP)
+
+
+def drafted(server):
+    m = server.metrics()
+    return {what: m[f"vllm:spec_decode_num_{what}_total"] for what in ("drafts", "draft_tokens", "accepted_tokens")}
+
+
+def test_no_bit_depends_on_drafts(off, on):
+    cases = QUOTES + OTHERS
+    reference = alone(off, cases)
+    assert reference.total("draft_tokens") == 0 and drafted(off) == {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
+    run = alone(on, cases)
+    check(run, reference, "with drafts")
+    batch = together(on, cases)
+    check(batch, reference, "with drafts in a batch")
+    accepted = run.total("accepted_tokens")
+    assert accepted >= 40, "answers that quote their prompts are drafted"
+    assert run.total("steps") + accepted == reference.total("steps"), "each draft that is right saves a step"
+    told = drafted(on)
+    assert told["accepted_tokens"] == accepted + batch.total("accepted_tokens")
+    assert told["draft_tokens"] == run.total("draft_tokens") + batch.total("draft_tokens") >= told["accepted_tokens"]
+    m = on.metrics()
+    by_place = [m[f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{i}"}}'] for i in range(16)]
+    assert sum(by_place) == told["accepted_tokens"] and by_place == sorted(by_place, reverse=True)
+    assert m['tally_step_rows_total{what="draft"}'] == told["draft_tokens"]
+    assert m["tally_speculation_ratio"] > 0
+    gaps = m["vllm:inter_token_latency_seconds_count"]
+    assert gaps == sum(b["completion_tokens"] - 1 for b in run.bits + batch.bits), "one gap for each token after the first"
+    on.at_rest()
+
+
+def test_steps_streams_and_explain_tell_drafts(on):
+    body = {**QUOTES[1][1], "stream_options": {"include_usage": True}}
+    body.pop("logprobs")
+    since = on.get("/v1/steps?last=1").json["steps"][-1]["step"]
+    streamed = on.stream("/v1/completions", body)
+    receipt = streamed.last["receipt"]
+    assert receipt["accepted_tokens"] > 0
+    assert streamed.usage["completion_tokens"] == body["max_tokens"]
+    assert sum(1 for c in streamed.chunks if c["choices"] and c["choices"][0].get("text")) <= receipt["steps"], "one event a step"
+    assert streamed.text == ask(on, QUOTES[1])["choices"][0]["text"]
+    steps = [s for s in on.get("/v1/steps?last=200").json["steps"] if since < s["step"] <= since + receipt["steps"]]
+    assert sum(s["draft_tokens"] for s in steps) == receipt["draft_tokens"]
+    assert sum(s["accepted_tokens"] for s in steps) == receipt["accepted_tokens"]
+    assert all(s["decode_tokens"] <= 1 for s in steps)
+    shown = tally("explain", on.url, "--roofs", "off", "--json")
+    assert shown.returncode == 0, shown.stderr
+
+
+def test_speculate_max_bounds_drafts(start, off):
+    on = start(SMOL, *POOL, *LOOKUP, "--speculate-max", "2", "--kv-type", "int8", "--block-tokens", "16")
+    case = QUOTES[1]
+    run, wanted = Run([case], [ask(on, case)]), Run([case], [ask(off, case)])
+    check(run, wanted, "with two drafts")
+    assert run.total("accepted_tokens") > 0
+    m = on.metrics()
+    places = [k for k in m if k.startswith("vllm:spec_decode_num_accepted_tokens_per_pos_total")]
+    assert places == [f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{i}"}}' for i in range(2)]
+    assert max(s["draft_tokens"] for s in on.get("/v1/steps?last=100").json["steps"]) == 2
+
+
+if LONG_RUN:
+
+    @pytest.mark.parametrize("kv_type", ["int8", "bf16", "int4"])
+    def test_equality_at_length(start, kv_type):
+        """Every length of a draft, alone and in batches, with prefix hits and blocks that run out."""
+        plain = start(SMOL, *POOL, "--kv-type", kv_type)
+        cases = quoting(14, 96, **GREEDY) + quoting(14, 96, seed=3, **SAMPLED)
+        cases += [completion(w["prompt"], max_tokens=64, seed=w["id"], temperature=0.3 * (w["id"] % 4)) for w in workload("free")] + CASES
+        wanted = alone(plain, cases)
+        plain.stop()
+        for most in (1, 2, 3, 5, 8, 16):
+            small = ("--kv-pool", "12MiB", "--block-tokens", "16", "--max-seqs", "4")
+            server = start(SMOL, *small, "--kv-type", kv_type, *LOOKUP, "--speculate-max", most)
+            check(alone(server, cases), wanted, f"with {most} drafts")
+            check(together(server, cases), wanted, f"with {most} drafts, in batches and with prefix hits")
+            assert drafted(server)["accepted_tokens"] > 500
+            server.stop()
