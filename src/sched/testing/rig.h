@@ -223,7 +223,7 @@ class Rig {
     }
     log(scores, root.scored_next);
     if (g.scores != scores) fail("S11: scores of a step: sequence " + std::to_string(raw(g.seq)));
-    if (scores == 0 && g.logits != (g.wants_logits ? 1U : 0U)) fail("S11: logits that nobody wants");
+    if (scores == 0 && g.logits != (g.wants_logits ? 1 + g.drafts : 0U)) fail("S11: logits that nobody wants");
     if (g.wants_logits && root.scored_next < prompt) fail("S11: a token before the scores");
   }
 
