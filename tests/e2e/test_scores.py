@@ -75,7 +75,8 @@ def test_cut_otherwise_and_preempted(start, server, reference):
     block_bytes = server.metrics()["tally_kv_block_bytes"]
     small = start(TINY, *flags, "--kv-pool", int(13 * block_bytes))
     with ThreadPoolExecutor(12) as pool:
-        running = [pool.submit(ask, small, PROMPTS[0], max_tokens=100, ignore_eos=True) for _ in range(4)]
+        # Two in step need 14 blocks at their end.
+        running = [pool.submit(ask, small, [PROMPTS[0]] * 2, max_tokens=110, ignore_eos=True) for _ in range(2)]
         assert list(pool.map(lambda ids: scores(small, ids), PROMPTS)) == reference
         generated = sum(r.result()["usage"]["completion_tokens"] for r in running)
     assert small.metrics()["vllm:num_preemptions_total"] > 0, "the pool was meant to be too small"
