@@ -33,7 +33,9 @@ void expect_prompt_entries(const json& logprobs, const std::vector<TokenId>& ids
     EXPECT_EQ(logprobs["token_logprobs"][i], -0.25 * static_cast<double>(i));
     const json& top = logprobs["top_logprobs"][i];
     EXPECT_LE(top.size(), k + 1);
-    EXPECT_EQ(top[shown(ids[i])], -0.25 * static_cast<double>(i));
+    // Bytes of a character look alike, and then the likeliest of them is told.
+    EXPECT_GE(top[shown(ids[i])], -0.25 * static_cast<double>(i));
+    EXPECT_LE(top[shown(ids[i])], -0.25 * static_cast<double>(i) + 0.125 * static_cast<double>(k));
   }
 }
 
@@ -202,7 +204,8 @@ TEST(PromptLogprobs, OfCompletionsAndChats) {
   const json both = answer_to(rig, R"(,"max_tokens":1,"echo":true,"logprobs":1,"prompt_logprobs":5)");
   EXPECT_EQ(rig.engine.last_request.prompt_logprobs, 5);
   EXPECT_EQ(both["choices"][0]["prompt_logprobs"][1].size(), 5u);
-  EXPECT_EQ(both["choices"][0]["logprobs"]["top_logprobs"][1].size(), 2u);
+  const size_t last = prompt_ids().size() - 1;
+  EXPECT_EQ(both["choices"][0]["logprobs"]["top_logprobs"][last].size(), 2u) << "the best and itself";
   EXPECT_FALSE(answer_to(rig, R"(,"max_tokens":1)")["choices"][0].contains("prompt_logprobs"));
 }
 

@@ -48,12 +48,12 @@ if LONG_RUN:
     def results(request, server, tmp_path_factory):
         """What lm-eval found: the results of each task, and its samples in order."""
         folder = tmp_path_factory.mktemp("lm_eval")
-        arguments = f"model={server.model},base_url={server.url}/v1/completions,max_retries=1"
-        arguments += ",num_concurrent=4,batch_size=4" if request.param == "together" else ""
+        batch = 4 if request.param == "together" else 1
+        arguments = f"model={server.model},base_url={server.url}/v1/completions,max_retries=1,num_concurrent={batch}"
         kept = {k: v for k, v in os.environ.items() if k in ("PATH", "LANG", "TMPDIR")}
         done = subprocess.run(
             [PROGRAM, "run", "--model", "local-completions", "--model_args", arguments, "--include_path", TASKS, "--tasks", "tally_facts,tally_lines",
-             "--log_samples", "--output_path", folder / "out"],
+             "--batch_size", str(batch), "--log_samples", "--output_path", folder / "out"],
             cwd=TASKS, capture_output=True, text=True, timeout=5 * DEADLINE_S,
             env=kept | {"HOME": str(folder), "HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:1", "PYTHONDONTWRITEBYTECODE": "1"},
         )  # fmt: skip
