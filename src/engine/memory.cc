@@ -154,7 +154,8 @@ Result<std::unique_ptr<Proposer>> load_draft_model(const LoadRequest& request, c
   TALLY_TRY(d.scratch, d.model->make_scratch(draft.limits, draft.layouts, threads, *parts.accounts));
   d.stops = draft_stops(request), d.context = draft.context(), d.rows_max = draft.limits.rows_max;
   d.sure_enough = request.draft_sure_enough;
-  return std::make_unique<DraftModel>(std::move(d), draft_seats(request.settings), *parts.pool);
+  return std::unique_ptr<Proposer>(
+      std::make_unique<DraftModel>(std::move(d), draft_seats(request.settings), *parts.pool));
 }
 
 // Who drafts, and what rows cost. Requires: weights, scratch and pool are there.

@@ -85,6 +85,8 @@ PlanAccount activations_account(const LoadRequest& request, const Sizes& s) {
   }
   parts.push_back({"sampling", sampling_bytes(set.threads, vocab),
                    fmt::format("{} threads x (candidates and a row of {})", set.threads, vocab)});
+  if (s.draft)
+    merge_part(parts, {"sampling", sample::Scratch::bytes(s.draft->spec().vocab), "candidates of a thread"});
   return account(Account::kActivations, std::move(parts));
 }
 
