@@ -18,7 +18,7 @@ sched::StepCost measure_cost(const model::Model& model, const kv::View& view, mo
                              base::ThreadPool& pool, uint32_t rows_max, uint32_t context_max);
 
 // Microseconds of passes of so many rows of one sequence, each with logits, ascending; the first of `rows` at
-// least, as many as a second allows. Requires: as above, and room for the logits of all.
+// least, as many as half a second allows. Requires: as above, and room for the logits of all.
 std::vector<double> measure_rows(const model::Model& model, const kv::View& view, model::Scratch& scratch,
                                  base::ThreadPool& pool, std::span<const uint32_t> rows);
 
