@@ -21,8 +21,8 @@ def quoting(count, tokens, **options):
     return [completion(w["prompt"], max_tokens=tokens, ignore_eos=True, **options) for w in workload("copy")[:count]]
 
 
-QUOTES = quoting(4, 32, **GREEDY) + quoting(2, 32, seed=5, **SAMPLED)
-OTHERS = [CASES[i] for i in (0, 4, 6, 9)]
+QUOTES = quoting(3, 32, **GREEDY) + quoting(2, 24, seed=5, **SAMPLED)
+OTHERS = [CASES[i] for i in (4, 9)]
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_speculate_max_bounds_drafts(start, off):
     (("--speculate", "draft"), 64, "--draft-model FILE says which"),
     (("--draft-model", TINY), 64, "--speculate is off"),
     (("--speculate", "draft", "--draft-model", "none.gguf"), 66, "none.gguf"),
-    (("--speculate", "draft", "--draft-model", TINY), 78, "token 0 differs"),
+    (("--speculate", "draft", "--draft-model", TINY), 78, "token 1024 differs, of 49152 and 1024"),
 ])  # fmt: skip
 def test_draft_models_that_cannot_be(flags, code, says):
     for command in ("serve", "run", "plan"):
