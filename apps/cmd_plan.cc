@@ -22,6 +22,7 @@ int plan(const Invocation& call, const std::string& path, const std::string& nam
   if (!has_text) {
     notes.push_back("the tokenizer's tables are not counted: a shape has none");
   } else if (const auto text = load_text(path, "", false)) {
+    if (const auto drafts = check_draft_model(request, text->tokenizer); !drafts) return fail(drafts.error());
     request.tokenizer_bytes = text->tokenizer.memory_bytes();
     plan_constraints(request, text->tokenizer);
   } else {

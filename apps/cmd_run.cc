@@ -16,6 +16,7 @@ int run_run(const Invocation& call) {
   auto text = load_text(*model, call.settings.text("chat-template"), !call.settings.on("raw"));
   if (!text) return fail(text.error());
   engine::LoadRequest request = load_request(call.settings, *model, *text);
+  if (const auto drafts = check_draft_model(request, text->tokenizer); !drafts) return fail(drafts.error());
   request.settings.max_seqs = 1, request.settings.max_queue = 1;
   base::Accounts accounts(request.settings.memory_bytes);
   base::Result<std::unique_ptr<engine::Engine>> engine = base::Error{};

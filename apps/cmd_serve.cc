@@ -22,6 +22,7 @@ int run_serve(const Invocation& call) {
   auto text = load_text(*model, call.settings.text("chat-template"), true);
   if (!text) return fail(text.error());
   engine::LoadRequest request = load_request(call.settings, *model, *text);
+  if (const auto drafts = check_draft_model(request, text->tokenizer); !drafts) return fail(drafts.error());
   plan_constraints(request, text->tokenizer);
   request.roofs = known_step_roofs(call.settings, request.settings.threads, text->weight_type);
   const auto plan = engine::plan_memory(request);

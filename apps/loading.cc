@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <map>
@@ -140,6 +141,7 @@ engine::LoadRequest load_request(const base::Settings& settings, const std::stri
   if (settings.values().contains("speculate")) {
     s.policy.speculate = settings.text("speculate");
     s.policy.speculate_max = static_cast<uint32_t>(settings.number("speculate-max"));
+    s.policy.draft_model = settings.text("draft-model");
   }
   s.step_tokens = static_cast<uint32_t>(settings.number("step-tokens"));
   s.prefix_cache = settings.on("prefix-cache");
@@ -150,6 +152,36 @@ engine::LoadRequest load_request(const base::Settings& settings, const std::stri
   s.threads = usable_threads(static_cast<uint32_t>(settings.number("threads")));
   request.tune.file = tuning_file(settings, s.threads);
   return request;
+}
+
+base::Result<void> check_draft_model(const engine::LoadRequest& request, const text::Tokenizer& tokenizer) {
+  const engine::Policy& policy = request.settings.policy;
+  const std::string name = base::escape_for_log(policy.draft_model);
+  if ((policy.speculate == "draft") != !policy.draft_model.empty()) {
+    return Error{ErrorCode::kUsage, policy.draft_model.empty()
+                                        ? "--speculate draft: --draft-model FILE says which model drafts"
+                                        : fmt::format("--draft-model {}: --speculate is {}, and only draft has one",
+                                                      name, policy.speculate)};
+  }
+  if (policy.draft_model.empty()) return {};
+  TALLY_TRY(const gguf::File file, gguf::File::open(policy.draft_model));
+  TALLY_TRY(const text::Tokenizer other, text::Tokenizer::load(file));
+  const auto differs = [&](const std::string& what) {
+    return Error{ErrorCode::kConfig,
+                 fmt::format("--draft-model {}: its vocabulary is not that of the model: {}", name, what)};
+  };
+  // What one has more is padding, if it is no text and ends nothing.
+  const size_t common = std::min(tokenizer.vocab_size(), other.vocab_size());
+  for (size_t i = 0; i < std::max(tokenizer.vocab_size(), other.vocab_size()); ++i) {
+    const TokenId id{static_cast<int32_t>(i)};
+    const bool same = i < common
+                          ? tokenizer.bytes_with_special(id) == other.bytes_with_special(id)
+                          : (i < tokenizer.vocab_size() ? tokenizer : other).kind(id) == text::TokenKind::kUnused;
+    if (!same) return differs(fmt::format("token {} differs, of {} and {}", i, tokenizer.vocab_size(), other.vocab_size()));
+  }
+  if (!std::ranges::equal(tokenizer.eog(), other.eog())) return differs("other ids end a text");
+  if (tokenizer.bos() != other.bos()) return differs("another id begins a text");
+  return {};
 }
 
 void plan_constraints(engine::LoadRequest& request, const text::Tokenizer& tokenizer) {

@@ -38,6 +38,10 @@ engine::LoadRequest load_request(const base::Settings& settings, const std::stri
 // The same but for what the text side tells, for a plan.
 engine::LoadRequest load_request(const base::Settings& settings, const std::string& model_path);
 
+// Is there a model that drafts where one is asked for, with the same vocabulary? Errors: kConfig, with the first
+// thing that differs; those of its file.
+base::Result<void> check_draft_model(const engine::LoadRequest& request, const text::Tokenizer& tokenizer);
+
 // Adds what constraints of answers take to the request of `serve`, or of its plan.
 void plan_constraints(engine::LoadRequest& request, const text::Tokenizer& tokenizer);
 // What constraints and those who follow them may hold under the cap over all accounts: they come and go, and

@@ -188,7 +188,11 @@ void Loop::nap() {
 bool Loop::step() {
   promote();
   Marks at;
-  at.begin_us = base::now_us();
+  at.begin_us = at.drafted_us = base::now_us();
+  if (parts_.drafter) {
+    draft();
+    at.drafted_us = base::now_us();
+  }
   {
     const std::lock_guard lock(mailbox_->mutex);
     take_mail();

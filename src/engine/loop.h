@@ -86,7 +86,7 @@ class Loop final : public Engine {
   };
   // Instants between the phases of a step.
   struct Marks {
-    int64_t begin_us = 0, planned_us = 0, packed_us = 0, computed_us = 0, sampled_us = 0;
+    int64_t begin_us = 0, drafted_us = 0, planned_us = 0, packed_us = 0, computed_us = 0, sampled_us = 0;
   };
   // A planned row group of this step, with what the unlocked phases need.
   struct Group {
@@ -138,6 +138,7 @@ class Loop final : public Engine {
   std::span<float> logits_of(const Draw& draw, uint32_t row, size_t worker);
   void advance_beams();
   // speculate.cc
+  void draft();
   void offer_drafts();
   void settle_drafts(const Marks& at, bool decodes_only, int64_t now_us);
   void seat_sequences();

@@ -1,6 +1,7 @@
 #include "engine/memory.h"
 
 #include "base/log.h"
+#include "engine/drafts/draft_model.h"
 #include "engine/drafts/lookup.h"
 #include "engine/kv_check.h"
 #include "engine/loop.h"
@@ -156,24 +157,50 @@ RowPrices row_prices(const LoadRequest& request, const MemoryPlan& plan, Parts& 
   return RowPrices(measure_rows(*parts.model, view, parts.scratch, *parts.pool, rows));
 }
 
+// Tokens that no draft has: ends, and what is no text.
+std::vector<TokenId> draft_stops(const LoadRequest& request) {
+  std::vector<TokenId> stops = request.draft_stop_ids;
+  stops.insert(stops.end(), request.end_ids.begin(), request.end_ids.end());
+  std::sort(stops.begin(), stops.end());
+  return stops;
+}
+
+Result<std::unique_ptr<Proposer>> load_draft_model(const LoadRequest& request, const MemoryPlan& plan,
+                                                   const Sizes& draft, Parts& parts) {
+  TALLY_TRY(model::Model model,
+            model::Model::load(draft.file, draft.kernels, draft.load, *parts.pool, *parts.accounts));
+  DraftModelParts d;
+  d.model = std::make_unique<model::Model>(std::move(model));
+  d.shape = kv::make_pool_shape(draft.layouts, plan.blocks);
+  TALLY_TRY(d.memory, parts.accounts->reserve(Account::kKv, "pool", d.shape.pool_bytes()));
+  const uint32_t threads = request.settings.threads;
+  TALLY_TRY(d.scratch, d.model->make_scratch(draft.limits, draft.layouts, threads, *parts.accounts));
+  d.stops = draft_stops(request), d.context = draft.context(), d.rows_max = draft.limits.rows_max;
+  d.sure_enough = request.draft_sure_enough;
+  return std::unique_ptr<Proposer>(
+      std::make_unique<DraftModel>(std::move(d), draft_seats(request.settings), *parts.pool));
+}
+
 // Who drafts, and what rows cost. Requires: weights, scratch and pool are there.
-Result<void> make_drafter(const LoadRequest& request, const MemoryPlan& plan, Parts& parts,
-                          base::Accounts& accounts) {
+Result<void> make_drafter(const LoadRequest& request, const MemoryPlan& plan, const Sizes& s, Parts& parts) {
   const Settings& set = request.settings;
   const uint32_t seats = draft_seats(set), context = plan.max_model_len;
   if (seats == 0) return {};
   TALLY_TRY(parts.draft_memory,
-            accounts.reserve(Account::kRuntime, "drafts", Lookup::bytes(seats, context)));
-  std::vector<TokenId> stops = request.draft_stop_ids;
-  stops.insert(stops.end(), request.end_ids.begin(), request.end_ids.end());
-  std::sort(stops.begin(), stops.end());
+            parts.accounts->reserve(Account::kRuntime, "drafts", Lookup::bytes(seats, context)));
   const std::span memory(parts.draft_memory.data(), parts.draft_memory.size());
-  auto lookup = std::make_unique<Lookup>(memory, seats, context, std::move(stops));
+  std::vector<std::unique_ptr<Proposer>> proposers;
+  proposers.push_back(std::make_unique<Lookup>(memory, seats, context, draft_stops(request)));
   const RowPrices prices = row_prices(request, plan, parts);
   base::log_info("drafts: a step of 2, 4, 8 rows takes {:.2f}, {:.2f}, {:.2f} of one with 1",
                  prices.us(2) / prices.us(1), prices.us(4) / prices.us(1), prices.us(8) / prices.us(1));
+  if (s.draft) {
+    TALLY_TRY(std::unique_ptr<Proposer> model, load_draft_model(request, plan, *s.draft, parts));
+    base::log_info("drafts: one of the model takes {:.2f} of a step", model->us_per_draft() / prices.us(1));
+    proposers.push_back(std::move(model));
+  }
   const DraftLimits limits{seats, set.policy.speculate_max, parts.model->spec().vocab};
-  parts.drafter = std::make_unique<Drafter>(limits, std::move(lookup), prices);
+  parts.drafter = std::make_unique<Drafter>(limits, std::move(proposers), prices);
   return {};
 }
 
@@ -233,7 +260,7 @@ Result<std::unique_ptr<Engine>> load_engine(const LoadRequest& request, base::Ac
   TALLY_TRY_VOID(open_disk(request, parts, accounts));
   set_policy(set.policy, parts);
   parts.cost = step_cost(parts, set.step_tokens, plan.max_model_len);
-  TALLY_TRY_VOID(make_drafter(request, plan, parts, accounts));
+  TALLY_TRY_VOID(make_drafter(request, plan, s, parts));
   parts.sched.seqs_max = set.max_seqs, parts.sched.queue_max = set.max_queue;
   parts.sched.logits_rows_max = s.limits.logits_rows_max;
   parts.sched.step_tokens = set.step_tokens, parts.sched.model_len_max = plan.max_model_len;

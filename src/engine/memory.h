@@ -23,8 +23,9 @@ struct Policy {
   std::string allocator = "paged";      // or "reserve"
   int64_t step_latency_us = 0;          // what a step with decode rows may take; 0: no bound
   bool cascade = true;                  // blocks that running sequences share are attended once for all
-  std::string speculate = "off";        // or "lookup": drafts from the text so far
+  std::string speculate = "off";        // or "lookup": drafts from the text so far; "draft": and by a model
   uint32_t speculate_max = 16;          // of a sequence in a step
+  std::string draft_model;              // its file, of the same vocabulary (which is the caller's to check)
 };
 
 struct Settings {
@@ -71,6 +72,7 @@ struct LoadRequest {
   StepRoofs roofs = {};                                // where they are known
   bool dequantize_to_f32 = false;                      // tests: the exact mode
   std::vector<double> row_prices_us;                   // tests: of drafts/row_prices.h; empty: measured
+  double draft_sure_enough = 0.4;                      // tests: drafts/draft_model.h
   std::vector<TokenId> end_ids;                        // of the tokenizer, ascending
   std::vector<TokenId> suppressed_ids;
   std::vector<TokenId> draft_stop_ids;  // ascending: control tokens, which no draft copies

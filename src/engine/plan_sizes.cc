@@ -40,14 +40,29 @@ std::string kinds_text(const Sizes& s) {
   return text;
 }
 
-PlanAccount weights_account(const Sizes& s) {
-  std::vector<PlanPart> parts = {
-      {"packed weights", Accounts::arena_bytes(s.blueprint.packed_bytes()), kinds_text(s)}};
-  if (const size_t rope = s.blueprint.rope_bytes(s.load.context); rope > 0) {
-    parts.push_back(
-        {"rope tables", Accounts::arena_bytes(rope),
-         fmt::format("{} positions x cos and sin of each rotated pair x 4 bytes", s.load.context)});
+// Adds to a part of the same name, as the accounts do, or makes one.
+void merge_part(std::vector<PlanPart>& parts, PlanPart part) {
+  for (PlanPart& p : parts) {
+    if (p.name != part.name) continue;
+    p.bytes += part.bytes, p.formula += "; of the model that drafts: " + part.formula;
+    return;
   }
+  parts.push_back(std::move(part));
+}
+
+void add_weights(const Sizes& s, std::vector<PlanPart>& parts) {
+  merge_part(parts, {"packed weights", Accounts::arena_bytes(s.blueprint.packed_bytes()), kinds_text(s)});
+  if (const size_t rope = s.blueprint.rope_bytes(s.load.context); rope > 0) {
+    merge_part(parts, {"rope tables", Accounts::arena_bytes(rope),
+                       fmt::format("{} positions x cos and sin of each rotated pair x 4 bytes",
+                                   s.load.context)});
+  }
+  if (s.draft) add_weights(*s.draft, parts);
+}
+
+PlanAccount weights_account(const Sizes& s) {
+  std::vector<PlanPart> parts;
+  add_weights(s, parts);
   return account(Account::kWeights, std::move(parts));
 }
 
@@ -58,6 +73,11 @@ PlanAccount activations_account(const LoadRequest& request, const Sizes& s) {
       {"scratch", Accounts::arena_bytes(s.blueprint.scratch_bytes(s.limits, s.layouts)),
        fmt::format("{} rows x buffers live at once + {} x {} logits x 4 bytes + attention of {} threads",
                    set.step_tokens, s.limits.logits_rows_max, vocab, set.threads)}};
+  if (s.draft) {
+    merge_part(parts, {"scratch", Accounts::arena_bytes(s.draft->blueprint.scratch_bytes(s.draft->limits,
+                                                                                         s.draft->layouts)),
+                       fmt::format("{} rows", s.draft->limits.rows_max)});
+  }
   if (const size_t scores = s.blueprint.score_matrix_bytes(s.limits); scores > 0) {
     parts.push_back(
         {"score matrix", Accounts::arena_bytes(scores),
@@ -66,6 +86,8 @@ PlanAccount activations_account(const LoadRequest& request, const Sizes& s) {
   }
   parts.push_back({"sampling", sampling_bytes(set.threads, vocab),
                    fmt::format("{} threads x (candidates and a row of {})", set.threads, vocab)});
+  if (s.draft)
+    merge_part(parts, {"sampling", sample::Scratch::bytes(s.draft->spec().vocab), "candidates of a thread"});
   return account(Account::kActivations, std::move(parts));
 }
 
@@ -110,12 +132,29 @@ Result<Sizes> Sizes::read(const LoadRequest& request) {
   s.limits.standard_attention = set.policy.attention == "standard";
   s.set_context(set.max_model_len == 0 ? most : set.max_model_len);
   s.set_codec(codec, set.block_tokens);
+  if (set.policy.speculate == "draft") {
+    TALLY_TRY(s.draft, read_draft(request));
+    s.set_context(s.context());
+  }
   return s;
+}
+
+// The model that drafts: one row of logits a pass, int8 KV, and no more context than it has.
+Result<std::unique_ptr<Sizes>> Sizes::read_draft(const LoadRequest& request) {
+  LoadRequest of_draft;
+  of_draft.model_path = request.settings.policy.draft_model;
+  of_draft.settings = request.settings;
+  of_draft.settings.policy = {};
+  of_draft.settings.max_model_len = 0, of_draft.settings.max_seqs = 1;
+  of_draft.settings.kv_type = tensor::kv_codec_info(tensor::KvCodec::kInt8).name;
+  TALLY_TRY(Sizes sizes, read(of_draft));
+  return std::make_unique<Sizes>(std::move(sizes));
 }
 
 void Sizes::set_context(uint32_t context) {
   limits.context_max = context;
   if (!is_loaded) load.context = context;
+  if (draft) draft->set_context(std::min(context, draft->spec().context));
 }
 
 void Sizes::set_codec(tensor::KvCodec of, uint32_t block_tokens) {
@@ -152,10 +191,15 @@ PoolPrice::PoolPrice(const LoadRequest& request, const Sizes& sizes)
     : settings_(request.settings),
       disk_(request.kv_disk),
       block_bytes_(sizes.block_bytes),
+      draft_block_bytes_(sizes.draft ? sizes.draft->block_bytes : 0),
       block_tokens_(settings_.block_tokens),
       context_(sizes.context()) {}
 
-uint64_t PoolPrice::pool_bytes(uint64_t blocks) const { return Accounts::arena_bytes(blocks * block_bytes_); }
+// Two arenas at the most.
+uint64_t PoolPrice::pool_bytes(uint64_t blocks) const {
+  return Accounts::arena_bytes(blocks * block_bytes_) +
+         (draft_block_bytes_ > 0 ? Accounts::arena_bytes(blocks * draft_block_bytes_) : 0);
+}
 
 uint64_t PoolPrice::ledger_bytes(uint64_t blocks) const {
   return kv::ledger_bytes(ledger_config(settings_, blocks));
@@ -212,8 +256,10 @@ void add_pool(MemoryPlan& plan, const PoolPrice& price, const Sizes& s, uint64_t
   plan.blocks = static_cast<uint32_t>(blocks);
   add_part(plan, Account::kKv,
            {"pool", price.pool_bytes(blocks),
-            fmt::format("{} blocks x {} tokens x {} bytes a token{}", blocks, block_tokens,
+             fmt::format("{} blocks x {} tokens x {} bytes a token{}{}", blocks, block_tokens,
                         s.block_bytes / block_tokens,
+                        s.draft ? fmt::format(" and {} of the model that drafts", s.draft->block_bytes / block_tokens)
+                                : "",
                         kept == 0 ? "" : fmt::format(", {} of {} layers in bf16", kept, s.layouts.size()))});
   add_part(plan, Account::kKv,
            {"block ledger", price.ledger_bytes(blocks),

@@ -6,6 +6,7 @@
 #include "model/model.h"
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,9 +27,11 @@ struct Sizes {
   std::vector<tensor::KvLayout> layouts;
   uint64_t block_bytes = 0;
   bool is_loaded = false;  // the weights are there, and rope tables of load.context positions
+  std::unique_ptr<Sizes> draft = {};  // of the model that drafts; null: there is none
 
   // Errors: those of the file; kConfig for a setting that this machine or model cannot have.
   static base::Result<Sizes> read(const LoadRequest& request);
+  static base::Result<std::unique_ptr<Sizes>> read_draft(const LoadRequest& request);
   // The same model with sequences of another length, and other KV.
   void set_context(uint32_t context);
   void set_codec(tensor::KvCodec of, uint32_t block_tokens);
@@ -59,7 +62,7 @@ class PoolPrice {
  private:
   const Settings& settings_;
   const KvDiskRequest& disk_;
-  uint64_t block_bytes_, block_tokens_;
+  uint64_t block_bytes_, draft_block_bytes_, block_tokens_;
   uint32_t context_;
 };
 

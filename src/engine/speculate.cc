@@ -5,25 +5,35 @@
 
 namespace tally::engine {
 
-// Requires: mailbox_->mutex is held.
-void Loop::offer_drafts() {
+// Before the step, as a model that drafts takes its time: the lock is held to ask, and not to draft. What the
+// sequences know stays where it is, for only commits change it.
+void Loop::draft() {
   Drafter& drafter = *parts_.drafter;
   drafter.begin_step();
-  for (const auto& [seat, seq] : drafter.taken()) {
-    if (scheduler_.state(seq) != sched::SeqState::kDecoding) continue;
-    Sequence& s = *sequences_.at(seq);
-    const std::span<const TokenId> known = scheduler_.tokens(seq);
-    std::array<TokenId, kDraftsMax> forced{};
-    const size_t count = s.matcher ? s.matcher->forced(known.subspan(s.receipt.prompt_tokens), forced) : 0;
-    if (s.matcher && s.matcher->is_full()) s.matcher.reset();  // by what was looked ahead: the step follows anew
-    drafter.propose(seat, known, std::span(forced).first(count));
+  uint32_t running = 0;
+  {
+    const std::lock_guard lock(mailbox_->mutex);
+    for (const auto& [seat, seq] : drafter.taken()) {
+      if (scheduler_.state(seq) != sched::SeqState::kDecoding) continue;
+      Sequence& s = *sequences_.at(seq);
+      const std::span<const TokenId> known = scheduler_.tokens(seq);
+      std::array<TokenId, kDraftsMax> forced{};
+      const size_t count = s.matcher ? s.matcher->forced(known.subspan(s.receipt.prompt_tokens), forced) : 0;
+      if (s.matcher && s.matcher->is_full()) s.matcher.reset();  // by what was looked ahead: followed anew
+      drafter.propose(seat, known, std::span(forced).first(count));
+    }
+    running = scheduler_.queue_stats().running;  // each has a row, or more if it has a prompt
   }
-  drafter.choose(scheduler_.queue_stats().running);  // each has a row, or more if it has a prompt
-  for (const auto& [seat, seq] : drafter.taken())
-    scheduler_.offer(seq, static_cast<uint32_t>(drafter.drafts(seat).size()));
+  drafter.choose(running);
 }
 
-// Requires: as above, and the step is not committed.
+// Requires: mailbox_->mutex is held.
+void Loop::offer_drafts() {
+  for (const auto& [seat, seq] : parts_.drafter->taken())
+    scheduler_.offer(seq, static_cast<uint32_t>(parts_.drafter->drafts(seat).size()));
+}
+
+// Requires: mailbox_->mutex is held, and the step is not committed.
 void Loop::settle_drafts(const Marks& at, bool decodes_only, int64_t now_us) {
   Drafter& drafter = *parts_.drafter;
   uint32_t tokens = 0;
@@ -41,7 +51,8 @@ void Loop::settle_drafts(const Marks& at, bool decodes_only, int64_t now_us) {
   drafter.observe({.sequences = static_cast<uint32_t>(groups_.size()),
                    .rows = static_cast<uint32_t>(tokens_.size()),
                    .tokens = tokens,
-                   .taken_us = static_cast<double>(now_us - at.begin_us)});
+                   .taken_us = static_cast<double>(now_us - at.drafted_us),
+                   .drafting_us = static_cast<double>(at.drafted_us - at.begin_us)});
   account_.totals.speculation.ratio = drafter.ratio();
   account_.totals.speculation.paused = drafter.paused();
 }

@@ -129,6 +129,76 @@ TEST(Speculation, ChangesNothingWhereBlocksAreShort) {
   EXPECT_GT(hand.engine->stats().preemptions, 0u);
 }
 
+// The model drafts for itself, and passes cost nothing beside its steps.
+LoadRequest drafting(uint32_t most = 6) {
+  LoadRequest load = speculating(most);
+  load.settings.policy.speculate = "draft";
+  load.settings.policy.draft_model = kModel;
+  load.row_prices_us = {1e6, 1e6};
+  load.draft_sure_enough = 0;
+  load.settings.threads = 1;  // of so small a model a second one only waits
+  return load;
+}
+
+TEST(Speculation, AModelThatDraftsChangesNoAnswer) {
+  const std::vector<Request> all = all_kinds();
+  std::vector<Request> requests;
+  for (const size_t i : {0, 1, 3, 8, 9, 12, 13}) requests.push_back(all.at(i));
+  struct Variant {
+    const char* name;
+    void (*change)(LoadRequest&);
+  };
+  const Variant variants[] = {
+      {"as it is", [](LoadRequest&) {}},
+      {"other KV, one draft",
+       [](LoadRequest& l) { l.settings.kv_type = "bf16", l.settings.policy.speculate_max = 1; }},
+      {"chunks", [](LoadRequest& l) { l.settings.step_tokens = 8; }},
+      {"short of blocks",
+       [](LoadRequest& l) {
+         l.settings.kv_pool_bytes = 16 * plan_memory(small_request()).value().kv_bytes_per_token * 16;
+       }},
+  };
+  for (const Variant& variant : variants) {
+    LoadRequest load = drafting();
+    variant.change(load);
+    const std::vector<Answer> wanted = plain(load, requests);
+    Hand hand(load);
+    EXPECT_EQ(hand.run(requests), wanted) << variant.name;
+    EXPECT_GT(hand.engine->stats().speculation.accepted, 20u) << variant.name;
+    EXPECT_EQ(hand.run({requests[0], requests[5]}), plain(load, {requests[0], requests[5]}))
+        << variant.name << ", with prefix hits, and seats taken again";
+    EXPECT_EQ(hand.engine->stats().blocks_held, 0u) << variant.name;
+  }
+}
+
+// Whoever says what it drafted itself is always right: every step gives all of its tokens.
+TEST(Speculation, AModelThatDraftsForItselfIsRight) {
+  Hand hand(drafting(4));
+  const Answer answer = hand.run({greedy(prompt(20, 5), 61)}).at(0);
+  const Receipt& r = answer.receipt;
+  EXPECT_EQ(r.generated_tokens, 61u);
+  EXPECT_GE(r.accepted_tokens * 10, r.draft_tokens * 9);  // the text repeats itself, and lookup may err
+  EXPECT_LE(r.steps, 35u);
+}
+
+TEST(Speculation, AModelThatDraftsIsPlannedAndBooked) {
+  LoadRequest load = drafting();
+  const MemoryPlan plan = plan_memory(load).value();
+  load.settings.policy.speculate = "off";
+  EXPECT_GT(plan.of(base::Account::kWeights).bytes, plan_memory(load).value().of(base::Account::kWeights).bytes);
+  Hand hand(drafting());
+  for (const PlanAccount& a : plan.accounts) {
+    for (const PlanPart& part : a.parts) {
+      if (part.name != "packed weights" && part.name != "rope tables" && part.name != "scratch" && part.name != "pool")
+        continue;
+      uint64_t reserved = 0;
+      for (const base::AccountPart& got : hand.accounts.use(a.account).parts)
+        if (got.name == part.name) reserved = got.reserved;
+      EXPECT_EQ(reserved, part.bytes) << part.name;
+    }
+  }
+}
+
 TEST(Speculation, TakesFewerStepsAndTellsIt) {
   Hand hand(speculating(8));
   const Answer answer = hand.run({few_tokens(3, 80, 2)}).at(0);
@@ -169,7 +239,8 @@ TEST(Speculation, NothingIsDraftedThatDoesNotPay) {
   Hand hand(load);
   hand.run({few_tokens(3, 80, 2)});
   EXPECT_EQ(hand.engine->stats().speculation.drafted, 0u);
-  EXPECT_EQ(hand.engine->stats().speculation.ratio, 1);
+  EXPECT_LE(hand.engine->stats().speculation.ratio, 1);  // less the time of looking
+  EXPECT_GT(hand.engine->stats().speculation.ratio, 0.5);
 }
 
 TEST(Speculation, MeasuresWhatRowsCost) {

@@ -56,7 +56,7 @@ def is_gone(pid):
     ({"vari": {}}, "vari: no such key; did you mean vary?"),
     ({"base": {"kv-typ": "int8"}}, ("base: --kv-typ=int8: unknown flag; did you mean --kv-type?", "help serve")),
     ({"vary": {"kv-type": ["int8", "int5"]}}, ("vary.kv-type: --kv-type", "'int5'", "f32 | bf16 | int8")),
-    ({"vary": {"speculate": ["draft"]}}, ("vary.speculate: --speculate", "draft")),
+    ({"vary": {"speculate": ["guess"]}}, ("vary.speculate: --speculate", "guess")),
     ({"vary": {"port": [1]}}, "vary.port: port: an ablation decides this itself"),
     ({"ladder": [{"name": "x", "set": {"block-tokens": 17}}]}, ("ladder[0]: --block-tokens", "'17'")),
     ({"load": {"requests": 0}}, ("load: --requests", "'0'", "1..1000000")),

@@ -63,16 +63,10 @@ def test_unknown_command_without_a_near_one():
 
 @pytest.mark.parametrize(
     "flags",
-    [("--kv-sinks", "4"), ("--draft-model", "x.gguf"),
-     ("--log-content", "on")],
+    [("--kv-sinks", "4"), ("--log-content", "on")],
 )  # fmt: skip
 def test_flags_that_are_not_built(flags):
     refused(64, "serve", TINY, *flags, says=(flags[0], "not supported yet"))
-
-
-@pytest.mark.parametrize("flags", [("--speculate", "draft")])
-def test_values_that_are_not_built(flags):
-    refused(64, "serve", TINY, *flags, says=flags)
 
 
 @pytest.mark.parametrize(("given", "meant"), [("--prot", "--port"), ("--kv-typ", "--kv-type"), ("--max-model-length", "--max-model-len")])

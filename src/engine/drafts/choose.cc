@@ -12,7 +12,7 @@ double expected_tokens(double chance, uint32_t drafts) {
 }
 
 // A row goes to where it is most likely to be a token; as chances fall along a draft, the first rows given
-// are the best for their number, and the best number is found by trying each.
+// are the best for their number (where drafts take equally long), and the best number is found by trying each.
 void choose_drafts(std::span<DraftCandidate> candidates, uint32_t decoding, const RowPrices& prices) {
   std::array<size_t, RowPrices::kRowsMax> given{};  // the candidate of each row, in order
   uint32_t rows = 0, best_rows = 0;
@@ -21,7 +21,7 @@ void choose_drafts(std::span<DraftCandidate> candidates, uint32_t decoding, cons
     return;
   }
   const auto room = static_cast<uint32_t>(RowPrices::kRowsMax - decoding);
-  double tokens = decoding, best = kWorthMargin * tokens / prices.us(decoding);
+  double tokens = decoding, making_us = 0, best = kWorthMargin * tokens / prices.us(decoding);
   const auto next_chance = [](const DraftCandidate& c, uint32_t drafts) {
     double chance = 1;
     for (uint32_t i = 0; i <= drafts; ++i) chance *= c.chance;
@@ -39,8 +39,8 @@ void choose_drafts(std::span<DraftCandidate> candidates, uint32_t decoding, cons
     }
     if (winner == n) break;
     given[rows++] = winner, ++taken[winner];
-    tokens += most;
-    const double rate = tokens / prices.us(decoding + rows);
+    tokens += most, making_us += candidates[winner].us;
+    const double rate = tokens / (prices.us(decoding + rows) + making_us);
     if (rate > best) best = rate, best_rows = rows;
   }
   for (DraftCandidate& c : candidates) c.drafts = 0;

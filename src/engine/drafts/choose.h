@@ -11,8 +11,9 @@
 namespace tally::engine {
 
 struct DraftCandidate {
-  double chance = 0;       // of each draft, if those before it are accepted
-  uint32_t drafts = 0;     // there are so many; becomes how many are worth their rows
+  double chance = 0;    // of each draft, if those before it are accepted
+  uint32_t drafts = 0;  // there are so many, or may be; becomes how many are worth their rows
+  double us = 0;        // what each takes to be made
 };
 
 // The share by which a step with drafts must be better than one without: estimates are no better than this.

@@ -3,13 +3,16 @@
 #include "base/check.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tally::engine {
 
-Drafter::Drafter(const DraftLimits& limits, std::unique_ptr<Proposer> proposer, const RowPrices& prices)
-    : seats_(limits.seats), limits_(limits), proposer_(std::move(proposer)), prices_(prices) {
+Drafter::Drafter(const DraftLimits& limits, std::vector<std::unique_ptr<Proposer>> proposers,
+                 const RowPrices& prices)
+    : seats_(limits.seats), limits_(limits), proposers_(std::move(proposers)), prices_(prices) {
   TALLY_CHECK(limits.drafts_max <= kDraftsMax, "drafts of a sequence", limits.drafts_max);
-  for (Seat& s : seats_) s.acceptance.resize(proposer_->grades() + 1);
+  for (const auto& p : proposers_) grades_ += p->grades();
+  for (Seat& s : seats_) s.acceptance.resize(grades_ + 1);
   taken_.reserve(limits.seats), candidates_.reserve(limits.seats), candidate_seats_.reserve(limits.seats);
 }
 
@@ -20,7 +23,7 @@ int32_t Drafter::take_seat(SeqId seq, std::span<const TokenId> known) {
   free->is_taken = true, free->count = 0, free->known = static_cast<uint32_t>(known.size());
   std::ranges::fill(free->acceptance, Acceptance{});
   taken_.push_back({seat, seq});
-  proposer_->observe(static_cast<uint32_t>(seat), known, true);
+  for (const auto& p : proposers_) p->observe(static_cast<uint32_t>(seat), known, true);
   return seat;
 }
 
@@ -28,12 +31,13 @@ void Drafter::leave_seat(int32_t seat) {
   if (seat == kNoSeat) return;
   seats_[static_cast<size_t>(seat)].is_taken = false;
   std::erase_if(taken_, [&](const Taken& t) { return t.seat == seat; });
+  for (const auto& p : proposers_) p->observe(static_cast<uint32_t>(seat), {}, true);
 }
 
 void Drafter::committed(int32_t seat, std::span<const TokenId> known) {
   if (seat == kNoSeat) return;
   seats_[static_cast<size_t>(seat)].known = static_cast<uint32_t>(known.size());
-  proposer_->observe(static_cast<uint32_t>(seat), known, false);
+  for (const auto& p : proposers_) p->observe(static_cast<uint32_t>(seat), known, false);
 }
 
 void Drafter::begin_step() {
@@ -41,29 +45,57 @@ void Drafter::begin_step() {
   for (const Taken& t : taken_) seats_[static_cast<size_t>(t.seat)].count = 0;
 }
 
-void Drafter::propose(int32_t seat, std::span<const TokenId> known, std::span<const TokenId> forced) {
-  Seat& s = seats_[static_cast<size_t>(seat)];
-  const auto room = std::span(s.tokens).first(limits_.drafts_max);
-  Proposal p{static_cast<uint32_t>(std::min(forced.size(), room.size())), proposer_->grades()};
-  std::copy_n(forced.begin(), p.count, room.begin());
-  if (forced.empty()) p = proposer_->propose(static_cast<uint32_t>(seat), known, room);
+// How many of a draft are tokens at all.
+uint32_t Drafter::tokens_of(std::span<const TokenId> draft) const {
   const auto is_token = [&](TokenId id) {
     return raw(id) >= 0 && static_cast<uint64_t>(raw(id)) < limits_.vocab;
   };
-  const auto tokens = room.first(p.count);
-  p.count = static_cast<uint32_t>(std::ranges::find_if_not(tokens, is_token) - tokens.begin());
-  s.grade = p.grade;
-  const double chance = p.count == 0 ? 0 : s.acceptance[p.grade].chance(s.known);
+  return static_cast<uint32_t>(std::ranges::find_if_not(draft, is_token) - draft.begin());
+}
+
+// Sets the seat's count, grade and tokens; or who is to be asked for them when it is known how many.
+void Drafter::find_draft(Seat& s, uint32_t index, std::span<const TokenId> forced) {
+  const auto room = std::span(s.tokens).first(limits_.drafts_max);
+  if (!forced.empty()) {
+    s.count = static_cast<uint32_t>(std::min(forced.size(), room.size())), s.grade = grades_;
+    std::copy_n(forced.begin(), s.count, room.begin());
+    return;
+  }
+  uint32_t first_grade = 0;
+  for (const auto& p : proposers_) {
+    if (p->us_per_draft() > 0) {
+      s.asked_late = p.get(), s.grade = first_grade, s.count = limits_.drafts_max;
+      return;
+    }
+    const Proposal proposal = p->propose(index, s.text, room);
+    s.count = tokens_of(room.first(proposal.count)), s.grade = first_grade + proposal.grade;
+    if (s.count > 0 && !s.acceptance[s.grade].pauses(s.known)) return;
+    first_grade += p->grades();
+  }
+}
+
+void Drafter::propose(int32_t seat, std::span<const TokenId> known, std::span<const TokenId> forced) {
+  Seat& s = seats_[static_cast<size_t>(seat)];
+  s.text = known, s.asked_late = nullptr;
+  find_draft(s, static_cast<uint32_t>(seat), forced);
+  const uint32_t count = std::exchange(s.count, 0);
+  const double chance = count == 0 ? 0 : s.acceptance[s.grade].chance(s.known);
   if (chance == 0) return;
-  candidates_.push_back({chance, p.count});
+  candidates_.push_back({chance, count, s.asked_late ? s.asked_late->us_per_draft() : 0});
   candidate_seats_.push_back(seat);
 }
 
 void Drafter::choose(uint32_t decoding) {
   if (candidates_.empty()) return;
   choose_drafts(candidates_, decoding, prices_);
-  for (size_t i = 0; i < candidates_.size(); ++i)
-    seats_[static_cast<size_t>(candidate_seats_[i])].count = candidates_[i].drafts;
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    const auto seat = static_cast<uint32_t>(candidate_seats_[i]);
+    Seat& s = seats_[seat];
+    s.count = candidates_[i].drafts;
+    if (s.asked_late == nullptr || s.count == 0) continue;
+    const auto room = std::span(s.tokens).first(s.count);
+    s.count = tokens_of(room.first(s.asked_late->propose(seat, s.text, room).count));
+  }
 }
 
 std::span<const TokenId> Drafter::drafts(int32_t seat) const {
@@ -84,14 +116,14 @@ void Drafter::observe(const Step& step) {
   const bool is_plain = step.rows == step.sequences;
   const double plain = is_plain ? step.taken_us : prices_.us(step.sequences) * step.tokens / step.sequences;
   plain_us_ = kFade * plain_us_ + plain;
-  taken_us_ = kFade * taken_us_ + step.taken_us;
+  taken_us_ = kFade * taken_us_ + step.taken_us + step.drafting_us;
 }
 
 uint32_t Drafter::paused() const {
   uint32_t count = 0;
   for (const Taken& t : taken_) {
     const Seat& s = seats_[static_cast<size_t>(t.seat)];
-    const auto grades = std::span(s.acceptance).first(proposer_->grades());
+    const auto grades = std::span(s.acceptance).first(grades_);
     count += std::ranges::all_of(grades, [&](const Acceptance& a) { return a.pauses(s.known); }) ? 1 : 0;
   }
   return count;

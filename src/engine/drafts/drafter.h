@@ -26,7 +26,8 @@ struct DraftLimits {
 class Drafter {
  public:
   // Requires: drafts_max of at most kDraftsMax.
-  Drafter(const DraftLimits& limits, std::unique_ptr<Proposer> proposer, const RowPrices& prices);
+  // Of the proposers the first that has something to say is heard.
+  Drafter(const DraftLimits& limits, std::vector<std::unique_ptr<Proposer>> proposers, const RowPrices& prices);
 
   static constexpr int32_t kNoSeat = -1;
   // For a sequence that generates, with its tokens; kNoSeat: all are taken, and it goes without drafts.
@@ -42,8 +43,9 @@ class Drafter {
   };
   std::span<const Taken> taken() const { return taken_; }
 
-  // A step: propose() for each that decodes, then choose() once; drafts() is what is to be verified, and
-  // verified() tells what became of it.
+  // A step: propose() for each that decodes, then choose() once, which takes its time where a proposer does;
+  // drafts() is what is to be verified, and verified() tells what became of it. What is known stays where it is
+  // from propose() to choose().
   void begin_step();
   // `forced`: what a constraint lets come next and nothing else, which needs no proposer.
   void propose(int32_t seat, std::span<const TokenId> known, std::span<const TokenId> forced = {});
@@ -55,7 +57,7 @@ class Drafter {
   // A step of decode rows and drafts alone took so long, and gave so many tokens to so many sequences.
   struct Step {
     uint32_t sequences = 0, rows = 0, tokens = 0;
-    double taken_us = 0;
+    double taken_us = 0, drafting_us = 0;  // without making the drafts; that alone
   };
   void observe(const Step& step);
   // Tokens a second of recent steps over those without drafts, by the prices. 1: nothing drafted.
@@ -67,13 +69,18 @@ class Drafter {
   struct Seat {
     bool is_taken = false;
     uint32_t known = 0, grade = 0, count = 0;
+    std::span<const TokenId> text;  // known tokens, for who is asked late
+    Proposer* asked_late = nullptr;
     std::array<TokenId, kDraftsMax> tokens{};
-    std::vector<Acceptance> acceptance;  // by grade; the last: of what was forced
+    std::vector<Acceptance> acceptance;  // by grade, one proposer after the other; the last: of what was forced
   };
+  void find_draft(Seat& seat, uint32_t index, std::span<const TokenId> forced);
+  uint32_t tokens_of(std::span<const TokenId> draft) const;
   std::vector<Seat> seats_;
   std::vector<Taken> taken_;
   DraftLimits limits_;
-  std::unique_ptr<Proposer> proposer_;
+  std::vector<std::unique_ptr<Proposer>> proposers_;
+  uint32_t grades_ = 0;  // of all proposers
   RowPrices prices_;
   std::vector<DraftCandidate> candidates_;  // of a step
   std::vector<int32_t> candidate_seats_;

@@ -24,6 +24,13 @@ class Always final : public Proposer {
   uint32_t grades() const override { return 1; }
 };
 
+template <class Kind, class... Args>
+std::vector<std::unique_ptr<Proposer>> one(Args... args) {
+  std::vector<std::unique_ptr<Proposer>> out;
+  out.push_back(std::make_unique<Kind>(args...));
+  return out;
+}
+
 TEST(RowPrices, LieOnLinesAndGoOn) {
   const RowPrices prices(std::vector<double>{100, 110, 120, 140});  // of 1, 2, 3, 4 rows
   EXPECT_DOUBLE_EQ(prices.us(1), 100);
@@ -145,7 +152,7 @@ TEST(Acceptance, MovesByWhatWasTested) {
 }
 
 TEST(Drafter, SeatsComeAndGo) {
-  Drafter drafter({2, 4, 1000}, std::make_unique<Always>(), flat_until(8, 500));
+  Drafter drafter({2, 4, 1000}, one<Always>(), flat_until(8, 500));
   const std::vector<TokenId> known(5);
   const int32_t a = drafter.take_seat(SeqId{7}, known), b = drafter.take_seat(SeqId{8}, known);
   EXPECT_NE(a, Drafter::kNoSeat);
@@ -164,7 +171,7 @@ TEST(Drafter, SeatsComeAndGo) {
 }
 
 TEST(Drafter, ALikelySequenceGetsMoreThanAnUnlikelyOne) {
-  Drafter drafter({2, 8, 1000}, std::make_unique<Always>(), flat_until(6, 500));
+  Drafter drafter({2, 8, 1000}, one<Always>(), flat_until(6, 500));
   std::vector<TokenId> known(5);
   const int32_t good = drafter.take_seat(SeqId{1}, known), bad = drafter.take_seat(SeqId{2}, known);
   for (int i = 0; i < 8; ++i) {
@@ -197,7 +204,7 @@ class Wild final : public Proposer {
 
 TEST(Drafter, WhatIsNoTokenEndsADraft) {
   for (const int32_t id : {-1, 1000, INT32_MAX, INT32_MIN}) {
-    Drafter drafter({1, 8, 1000}, std::make_unique<Wild>(id), flat_until(32, 0));
+    Drafter drafter({1, 8, 1000}, one<Wild>(id), flat_until(32, 0));
     const std::vector<TokenId> known(5);
     const int32_t seat = drafter.take_seat(SeqId{1}, known);
     drafter.begin_step();
@@ -208,7 +215,7 @@ TEST(Drafter, WhatIsNoTokenEndsADraft) {
 }
 
 TEST(Drafter, WhatIsForcedGoesFirst) {
-  Drafter drafter({1, 4, 1000}, std::make_unique<Always>(), flat_until(32, 0));
+  Drafter drafter({1, 4, 1000}, one<Always>(), flat_until(32, 0));
   const std::vector<TokenId> known(5), forced = {TokenId{7}, TokenId{8}, TokenId{9}};
   const int32_t seat = drafter.take_seat(SeqId{1}, known);
   drafter.begin_step();
@@ -226,8 +233,68 @@ TEST(Drafter, WhatIsForcedGoesFirst) {
   EXPECT_EQ(drafter.drafts(seat).size(), 4u);
 }
 
+// Takes its time for each draft, and has as many as are asked for, or fewer.
+class Slow final : public Proposer {
+ public:
+  Slow(double us, uint32_t most) : us_(us), most_(most) {}
+  Proposal propose(uint32_t, std::span<const TokenId>, std::span<TokenId> into) override {
+    asked = static_cast<uint32_t>(into.size());
+    std::ranges::fill(into, TokenId{2});
+    return {std::min(asked, most_), 0};
+  }
+  void observe(uint32_t, std::span<const TokenId>, bool) override {}
+  uint32_t grades() const override { return 1; }
+  double us_per_draft() const override { return us_; }
+  uint32_t asked = 0;
+
+ private:
+  double us_;
+  uint32_t most_;
+};
+
+TEST(Drafter, WhoTakesTimeIsAskedForWhatPays) {
+  for (const double us : {1.0, 100.0, 400.0, 5000.0}) {
+    auto proposers = one<Slow>(us, 16u);
+    const Slow& slow = static_cast<const Slow&>(*proposers[0]);
+    Drafter drafter({1, 8, 1000}, std::move(proposers), flat_until(32, 0));
+    const std::vector<TokenId> known(5);
+    const int32_t seat = drafter.take_seat(SeqId{1}, known);
+    drafter.begin_step();
+    drafter.propose(seat, known);
+    EXPECT_EQ(slow.asked, 0u) << "before it is known how many pay";
+    drafter.choose(1);
+    std::vector<DraftCandidate> wanted = {{.chance = 0.5, .drafts = 8, .us = us}};
+    choose_drafts(wanted, 1, flat_until(32, 0));
+    EXPECT_EQ(drafter.drafts(seat).size(), wanted[0].drafts) << us;
+    EXPECT_EQ(slow.asked, wanted[0].drafts);
+    EXPECT_EQ(slow.asked == 0, us > 1000);
+  }
+}
+
+TEST(Drafter, TheFirstThatHasSomethingToSayIsHeard) {
+  class Silent final : public Proposer {
+   public:
+    Proposal propose(uint32_t, std::span<const TokenId>, std::span<TokenId>) override { return {}; }
+    void observe(uint32_t, std::span<const TokenId>, bool) override {}
+    uint32_t grades() const override { return 3; }
+  };
+  for (const bool silent : {false, true}) {
+    auto proposers = silent ? one<Silent>() : one<Always>();
+    proposers.push_back(std::make_unique<Slow>(1, 3));
+    Drafter drafter({1, 8, 1000}, std::move(proposers), flat_until(32, 0));
+    const std::vector<TokenId> known(5);
+    const int32_t seat = drafter.take_seat(SeqId{1}, known);
+    drafter.begin_step();
+    drafter.propose(seat, known);
+    drafter.choose(1);
+    ASSERT_FALSE(drafter.drafts(seat).empty());
+    EXPECT_EQ(drafter.drafts(seat)[0], silent ? TokenId{2} : TokenId{1});
+    EXPECT_EQ(drafter.drafts(seat).size(), silent ? 3u : 8u);
+  }
+}
+
 TEST(Drafter, TheRatioIsTokensASecondAgainstPlain) {
-  Drafter drafter({1, 8, 1000}, std::make_unique<Always>(), flat_until(32, 0));
+  Drafter drafter({1, 8, 1000}, one<Always>(), flat_until(32, 0));
   EXPECT_EQ(drafter.ratio(), 1);
   drafter.observe({.sequences = 1, .rows = 1, .tokens = 1, .taken_us = 5000});
   EXPECT_EQ(drafter.ratio(), 1);

@@ -55,7 +55,7 @@ Proposal Lookup::propose(uint32_t seat, std::span<const TokenId> known, std::spa
 
 void Lookup::observe(uint32_t seat, std::span<const TokenId> known, bool begins) {
   if (begins) seats_[seat].clear();
-  seats_[seat].extend(known);
+  if (!known.empty()) seats_[seat].extend(known);
 }
 
 }  // namespace tally::engine

@@ -25,9 +25,12 @@ class Proposer {
   // Guesses what follows the known tokens of the seat, as many as `into` has room for. Requires: observe()
   // was told of all of them.
   virtual Proposal propose(uint32_t seat, std::span<const TokenId> known, std::span<TokenId> into) = 0;
-  // The tokens of the seat are these now: with `begins` of a new sequence, else some were appended.
+  // The tokens of the seat are these now: with `begins` of a new sequence, else some were appended; none: the
+  // sequence has left.
   virtual void observe(uint32_t seat, std::span<const TokenId> known, bool begins) = 0;
   virtual uint32_t grades() const = 0;
+  // Microseconds of a draft. Who takes none is asked before it is known how many drafts pay, others behind.
+  virtual double us_per_draft() const { return 0; }
 };
 
 // How often the guesses of one grade were right in one sequence, and whether to go on guessing.
