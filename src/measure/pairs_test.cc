@@ -93,7 +93,11 @@ TEST(WalshInterval, TakesTheRanksOfTheExactTest) {
 
 // The interval holds the truth as often as it says, whatever symmetric law the pairs have.
 TEST(WalshInterval, HoldsTheTruthAsOftenAsItSays) {
+#ifdef TALLY_INSTRUMENTED
+  constexpr int kExperiments = 400;
+#else
   constexpr int kExperiments = 4'000;
+#endif
   std::mt19937_64 draw(7);
   std::normal_distribution<double> normal;
   std::student_t_distribution<double> long_tails(2);
