@@ -185,7 +185,7 @@ void expect_list(const json& list, const std::vector<TokenId>& ids, size_t k) {
 
 TEST(PromptLogprobs, OfCompletionsAndChats) {
   Rig rig;
-  for (const size_t k : {0, 1, 20}) {
+  for (const size_t k : {0ul, 1ul, 20ul}) {
     const std::string more = R"(,"max_tokens":1,"n":2,"prompt_logprobs":)" + std::to_string(k);
     const json answer = answer_to(rig, more);
     for (const json& choice : answer["choices"]) {
