@@ -95,7 +95,7 @@ sample::Pick Loop::draw_row(const Draw& d, uint32_t row, size_t worker) {
     std::unique_ptr<sample::ConstraintMatcher>& matcher = d.sequence->matcher;
     const auto generated = g.tokens.subspan(g.prompt_tokens);
     if (matcher && !matcher->follow(generated, d.sequence->params->stop_ids, g.drafts.first(row))) {
-      if (matcher->is_full()) matcher.reset();  // by a guess: the next step follows anew what is known
+      if (matcher->is_dead()) matcher.reset();  // by a guess: the next step follows anew what is known
       return {.finite = false};
     }
   }

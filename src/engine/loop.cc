@@ -83,6 +83,8 @@ void Loop::stop(int64_t deadline_us) {
 uint64_t Loop::reset_prefix_cache() {
   const std::lock_guard lock(mailbox_->mutex);
   const uint64_t freed = ledger_.reset_prefix();
+  mailbox_->attention = true;
+  mailbox_->wake.notify_one();
   const std::lock_guard stats_lock(stats_mutex_);
   count_blocks(published_.totals);  // the next step may be far away
   return freed;
@@ -133,6 +135,11 @@ bool Loop::wait_for_work() {
   while (sequences_.empty() && !stopping_) {
     mailbox_->wake.wait(lock, [&] { return mailbox_->attention; });
     mailbox_->attention = false;
+    if (!promoter_) continue;
+    promoter_->tier().follow(ledger_);  // a reset is for the file too
+    lock.unlock();
+    promoter_->tier().save(view_);
+    lock.lock();
   }
   const bool over = sequences_.empty();
   const int64_t now = base::now_us();
@@ -144,24 +151,22 @@ bool Loop::wait_for_work() {
   return !over;
 }
 
-// What prompts begin with and a file has comes into the index before they are looked at. Running sequences
-// wait no longer for it than for a piece of a prompt.
+// What prompts begin with and a file has comes into the index before they are looked at. A step waits no
+// longer for it than for a piece of a prompt; the next one goes on.
 void Loop::promote() {
   if (!promoter_) return;
   constexpr int64_t kReadUs = 20'000;
   const int64_t until = base::now_us() + kReadUs;
   for (;;) {
-    bool someone_runs = false;
     {
       const std::lock_guard lock(mailbox_->mutex);
       if (!promoter_->begin(scheduler_, ledger_, base::now_us())) break;
-      someone_runs = scheduler_.queue_stats().running > 0;
     }
     promoter_->read(view_);
     const std::lock_guard lock(mailbox_->mutex);
     const Promoter::Promoted done = promoter_->end(scheduler_, ledger_, base::now_us());
     sequences_.at(done.seq)->receipt.disk_tokens += done.blocks * parts_.info.block_tokens;
-    if (someone_runs && base::now_us() >= until) break;
+    if (base::now_us() >= until) break;
   }
   promoter_->tier().save(view_);
 }
@@ -181,6 +186,7 @@ void Loop::keep_prefixes() {
 // spin.
 void Loop::nap() {
   std::unique_lock lock(mailbox_->mutex);
+  if (promoter_ && promoter_->has_newcomers()) return;  // reads go on
   if (!sequences_.empty()) mailbox_->wake.wait_for(lock, std::chrono::milliseconds(1));
 }
 
@@ -326,7 +332,7 @@ void Loop::commit(const Marks& at) {
   const int64_t now = base::now_us();
   uint32_t prefill_rows = 0, decode_rows = 0;
   for (const Group& g : groups_) {
-    (g.decode ? decode_rows : prefill_rows) += g.rows;
+    (g.decode ? decode_rows : prefill_rows) += g.rows - static_cast<uint32_t>(g.drafts.size());
     account_rows(g, at.begin_us, at.computed_us, now);
   }
   take_scores(now);

@@ -79,6 +79,7 @@ class Loop final : public Engine {
     bool matcher_full = false;                             // or cannot be followed further
     uint32_t choice = 0;
     int32_t seat = Drafter::kNoSeat;
+    bool looks_ahead = true;  // for what its constraint forces: no longer once that took too much
     Receipt receipt;
     int64_t mark_us = 0;                            // time up to here is accounted
     int64_t previous_token_us = 0;                  // commit of the token before the last

@@ -124,7 +124,8 @@ Result<void> open_disk(const LoadRequest& request, Parts& parts, base::Accounts&
                  "paged only"};
   }
   const DiskTierConfig disk{request.kv_disk.directory, request.kv_disk.bytes,
-                            parts.model->fingerprint() + (request.dequantize_to_f32 ? " f32" : ""),
+                            parts.model->fingerprint() + (request.dequantize_to_f32 ? " f32 " : " ") +
+                                  set.policy.attention,  // each with an arithmetic of its own
                             set.block_tokens};
   TALLY_TRY(parts.disk, DiskTier::open(disk, parts.shape, accounts));
   return {};

@@ -18,8 +18,12 @@ void Loop::draft() {
       Sequence& s = *sequences_.at(seq);
       const std::span<const TokenId> known = scheduler_.tokens(seq);
       std::array<TokenId, kDraftsMax> forced{};
-      const size_t count = s.matcher ? s.matcher->forced(known.subspan(s.receipt.prompt_tokens), forced) : 0;
-      if (s.matcher && s.matcher->is_full()) s.matcher.reset();  // by what was looked ahead: followed anew
+      size_t count = 0;
+      if (s.matcher && s.looks_ahead) {
+        count = s.matcher->forced(known.subspan(s.receipt.prompt_tokens), forced);
+        s.looks_ahead = !s.matcher->is_dead();
+        if (!s.looks_ahead) s.matcher.reset();  // the step follows anew what is known
+      }
       drafter.propose(seat, known, std::span(forced).first(count));
     }
     running = scheduler_.queue_stats().running;  // each has a row, or more if it has a prompt

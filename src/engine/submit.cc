@@ -78,7 +78,8 @@ Submitted Loop::submit(Request request) {
   wanted.arrival = now;
   wanted.deadline = request.deadline_us;
   wanted.prompt = std::move(request.prompt);
-  wanted.held = promoter_ != nullptr;
+  wanted.held = promoter_ != nullptr && wanted.score_from == 0;  // what is scored is computed
+  const bool held = wanted.held;
   const kv::Namespace space = wanted.prefix_namespace;
   const auto prompt_tokens = static_cast<uint32_t>(wanted.prompt.size());
   const SeqId first = wanted.seq;
@@ -93,7 +94,7 @@ Submitted Loop::submit(Request request) {
     refused.needed = admission.needed, refused.available = admission.available;
     return {{}, refused};
   }
-  if (promoter_) promoter_->add(first, space);
+  if (held) promoter_->add(first, space);
   Submitted result = add_sequences(std::move(request), admission, first, prompt_tokens);
   mailbox_->attention = true;
   mailbox_->wake.notify_one();

@@ -26,7 +26,8 @@ constexpr const char* kForwardPhases[] = {"linear", "attention", "head", "other"
 constexpr const char* kSchedulingPhases[] = {"plan", "pack", "commit"};
 
 uint64_t rows_of(const json& s) {
-  return count_at(s, "prefill_tokens") + count_at(s, "recompute_tokens") + count_at(s, "decode_tokens");
+  return count_at(s, "prefill_tokens") + count_at(s, "recompute_tokens") + count_at(s, "decode_tokens") +
+         count_at(s, "draft_tokens");
 }
 
 StepTime time_of(const json& s, const RoofsInUse& roofs) {

@@ -323,7 +323,7 @@ TEST(ExplainWords, WhyThereAreDraftsOrNot) {
   e.sentences = sentences_of(e);
   EXPECT_EQ(sentence(e, "speculation"),
             "speculation is on: 75 % of 40 drafted tokens were right, 4.00 tokens for each decode row; a row "
-            "more in steps of 1 costs 1.10 x");
+            "more in steps of 5 costs 1.12 x");
   Explanation none = explanation(row_of({.bytes = 190e6, .flops = .1e9}, 10));
   none.server.row_cost = e.server.row_cost, none.server.settings = e.server.settings;
   none.sentences = sentences_of(none);

@@ -161,7 +161,7 @@ class Writer {
     const std::vector<double>& cost = e_.server.row_cost;
     if (cost.size() < 2) {  // by the roofs
       const StepGroup& g = decode();
-      const double row_s = g.operations_s / static_cast<double>(std::max<uint64_t>(1, g.decode_tokens));
+      const double row_s = g.operations_s / std::max(1., static_cast<double>(g.decode_tokens + g.draft_tokens));
       const double weights_s = g.weight_bytes / static_cast<double>(g.steps) / e_.in_use.bytes_per_s;
       return std::max(weights_s, rows * row_s) / std::max(weights_s, row_s);
     }
@@ -183,6 +183,7 @@ class Writer {
   void say_batch() {
     const StepGroup& g = decode();
     if (g.steps < kEnough || e_.in_use.bytes_per_s <= 0) return;
+    if (g.draft_tokens > 0) return;  // they fade out as the batch grows: its rows say nothing of a larger one
     const double rows = static_cast<double>(g.decode_tokens) / static_cast<double>(g.steps);
     const double most = e_.server.number("max-seqs") > 0 ? e_.server.number("max-seqs") : 64;
     const double to = std::min(std::round(4 * rows), most);
@@ -307,7 +308,7 @@ class Writer {
     const auto setting = e_.server.settings.find("speculate");
     if (g.steps < kEnough || setting == e_.server.settings.end()) return;
     if (e_.server.row_cost.size() < 2 && e_.in_use.bytes_per_s <= 0) return;  // nobody knows what rows cost
-    const double rows = static_cast<double>(g.decode_tokens) / static_cast<double>(g.steps);
+    const double rows = static_cast<double>(g.decode_tokens + g.draft_tokens) / static_cast<double>(g.steps);
     const double second = row_cost(rows + 1) / row_cost(rows);
     const auto drafted = static_cast<double>(g.draft_tokens), right = static_cast<double>(g.accepted_tokens);
     const double gain = 1 + right / static_cast<double>(std::max<uint64_t>(1, g.decode_tokens));

@@ -167,6 +167,13 @@ std::optional<ClockTie> tie_clocks(const KnownServer& server) {
   return best;
 }
 
+json accounts_of(const KnownServer& server) {
+  if (!server.has_accounts) return nullptr;
+  Caller caller(server.endpoint);
+  const auto answer = caller.call({.method = "GET", .path = "/v1/accounts", .body = ""});
+  return answer && answer->status == 200 ? accounts_summary(answer->body) : json(nullptr);
+}
+
 std::vector<json> steps_of(const KnownServer& server, uint64_t since, const std::vector<std::string>& pages) {
   std::vector<json> out;
   const auto take = [&](const std::string& page) {

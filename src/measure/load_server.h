@@ -37,6 +37,8 @@ struct ClockTie {
 };
 // Absent: the server stamps no steps.
 std::optional<ClockTie> tie_clocks(const KnownServer& server);
+// What /v1/accounts tells now; null: nothing.
+nlohmann::json accounts_of(const KnownServer& server);
 // The steps of pages that were fetched meanwhile, and those since.
 std::vector<nlohmann::json> steps_of(const KnownServer& server, uint64_t since,
                                      const std::vector<std::string>& pages);

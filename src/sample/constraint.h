@@ -121,6 +121,7 @@ class ConstraintMatcher {
   std::span<const uint32_t> allowed() const;
   // The text so far is one of the grammar.
   bool may_end() const;
+  bool is_dead() const;  // nothing can be followed any more
   // It is dead, as what the rest depends on is more than it may hold: parts that are not complete, inside
   // each other.
   bool is_full() const;

@@ -206,6 +206,7 @@ size_t ConstraintMatcher::forced(std::span<const TokenId> generated, std::span<T
 
 std::span<const uint32_t> ConstraintMatcher::allowed() const { return state_->allowed; }
 bool ConstraintMatcher::may_end() const { return state_->may_end; }
+bool ConstraintMatcher::is_dead() const { return state_->dead; }
 bool ConstraintMatcher::is_full() const { return state_->dead && state_->meter.out_of_bytes; }
 size_t ConstraintMatcher::bytes() const { return static_cast<size_t>(state_->bytes()); }
 

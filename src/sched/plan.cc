@@ -25,8 +25,9 @@ void Scheduler::cancel(SeqId seq, EndReason reason) {
 void Scheduler::release(SeqId seq) { state_->core.find(seq).held = false; }
 
 bool Scheduler::waits(SeqId seq) const {
-  const auto found = state_->core.sequences.find(seq);
-  return found != state_->core.sequences.end() && found->second->state == SeqState::kWaiting;
+  const auto& sequences = state_->core.sequences;
+  const auto at = sequences.find(seq);
+  return at != sequences.end() && at->second->state == SeqState::kWaiting;
 }
 
 uint32_t Scheduler::matched_blocks(SeqId seq) {

@@ -65,11 +65,13 @@ openai::Closing Answer::close_account() {
   openai::Usage usage;
   const Choice* last = choices_.front().get();
   size_t prompts = 0;
+  uint32_t disk_tokens = 0;
   for (const auto& choice : choices_) {
     if (choice->prompt_index == prompts) {  // its first: the prompt was read once for all of them
       ++prompts;
       usage.prompt_tokens += choice->prompt_tokens;
       usage.cached_tokens += choice->stream->receipt().cached_tokens;
+      disk_tokens += choice->stream->receipt().disk_tokens;
     }
     usage.completion_tokens += choice->tokens;
     if (!order_.reading.format.think_begin.empty())
@@ -79,6 +81,7 @@ openai::Closing Answer::close_account() {
   engine::Receipt& sum = account.receipt = last->stream->receipt();
   sum.prompt_tokens = static_cast<uint32_t>(usage.prompt_tokens);
   sum.cached_tokens = static_cast<uint32_t>(usage.cached_tokens);
+  sum.disk_tokens = disk_tokens;
   for (const auto& choice : choices_) {
     if (choice.get() == last) continue;
     const engine::Receipt& r = choice->stream->receipt();

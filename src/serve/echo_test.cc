@@ -239,6 +239,20 @@ TEST(PromptLogprobs, HowManyMayBeTold) {
       << reply.body;
 }
 
+// An echo is bounded before anything is made of it.
+TEST(Echo, HowMuchMayBeRepeated) {
+  Rig rig({.settings = {}, .engine = {}, .loaded = true});
+  std::string ids = "[300";
+  for (int i = 1; i < 1000; ++i) ids += ",300";
+  const Reply longer = rig.post("/v1/completions", R"({"model":"tiny","echo":true,"prompt":)" + ids + "]}");
+  EXPECT_EQ(longer.status, 400);
+  EXPECT_NE(longer.body.find("context_length_exceeded"), std::string::npos) << longer.body;
+  const std::string text(1'100'000, 'a');
+  const Reply often = rig.post("/v1/completions", R"({"model":"tiny","echo":true,"n":16,"prompt":")" + text + "\"}");
+  EXPECT_EQ(often.status, 400);
+  EXPECT_NE(often.body.find("repeat more than 16777216 bytes"), std::string::npos) << often.body.substr(0, 300);
+}
+
 // A failure while the prompt is scored is an error, whatever was scored before.
 TEST(PromptLogprobs, AFailedPromptTellsNothing) {
   FakeOptions options;

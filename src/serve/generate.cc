@@ -7,6 +7,8 @@
 #include "serve/openai/output_constraint.h"
 #include "serve/refusal.h"
 
+#include <fmt/format.h>
+
 #include <charconv>
 #include <cmath>
 
@@ -263,6 +265,27 @@ std::optional<ApiError> generate_chat(const Kitchen& kitchen, const std::shared_
   return begin(kitchen, exchange, std::move(order), std::move(fields));
 }
 
+namespace {
+
+// The text of a prompt, to be told with each choice. Ids are text once it is known that they fit.
+std::optional<ApiError> add_echo(const Desk& desk, const openai::Prompt& prompt,
+                                 const openai::Options& options, uint64_t& bytes, Order& order) {
+  if (prompt.is_ids) {
+    const Length length{prompt.ids.size(), options.max_tokens, options.choices.prompt_only};
+    if (auto error = judge_length(desk.backend.engine->info(), length)) return error;
+  }
+  order.prompt_texts.push_back(prompt.is_ids ? desk.backend.tokenizer->decode(prompt.ids, true)
+                                             : prompt.text);
+  bytes += order.prompt_texts.back().size() * options.choices.n;
+  if (bytes <= openai::kEchoBytesMax) return std::nullopt;
+  return ApiError{Code::kInvalidValue,
+                  fmt::format("The answer would repeat more than {} bytes of prompts, once for each choice.",
+                              openai::kEchoBytesMax),
+                  "echo"};
+}
+
+}  // namespace
+
 std::optional<ApiError> generate_completion(const Kitchen& kitchen,
                                             const std::shared_ptr<http::Exchange>& exchange,
                                             std::vector<http::Field> fields) {
@@ -274,9 +297,10 @@ std::optional<ApiError> generate_completion(const Kitchen& kitchen,
   if (auto error = judge_model(desk, request.options.model)) return error;
   if (auto error = judge_room(kitchen, exchange->request())) return error;
   Order order;
+  uint64_t echo_bytes = 0;
   for (openai::Prompt& prompt : request.prompts) {
     if (request.options.choices.echo)
-      order.prompt_texts.push_back(prompt.is_ids ? tokenizer.decode(prompt.ids, true) : prompt.text);
+      if (auto error = add_echo(desk, prompt, request.options, echo_bytes, order)) return error;
     if (prompt.is_ids) {
       order.prompts.push_back(std::move(prompt.ids));
       continue;

@@ -33,7 +33,7 @@ ApiError too_many_choices(uint64_t asked, uint64_t at_once) {
 }  // namespace
 
 std::optional<ApiError> judge_choices(const engine::Info& info, const openai::Options& options) {
-  if (options.choices.best_of <= info.max_seqs) return std::nullopt;
+  if (options.choices.prompt_only || options.choices.best_of <= info.max_seqs) return std::nullopt;
   ApiError error = too_many_choices(options.choices.best_of, info.max_seqs);
   if (options.choices.n <= info.max_seqs) error.param = "best_of";
   return error;

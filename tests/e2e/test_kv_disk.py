@@ -14,8 +14,9 @@ def ask(server, n):
     return answer["choices"][0]["text"], answer["choices"][0]["logprobs"], answer["receipt"]["kv_disk_tokens"]
 
 
-def written(server):
-    return sum(v for k, v in server.metrics().items() if k.startswith("tally_kv_disk_blocks_total") and "written" in k)
+def kinds(server):
+    counts = {k: v for k, v in server.metrics().items() if k.startswith("tally_kv_disk_blocks_total")}
+    return {what: sum(v for k, v in counts.items() if f'"{what}"' in k) for what in ("written", "damaged")}
 
 
 def test_a_prefix_comes_back_from_the_file(start, tmp_path):
@@ -29,7 +30,7 @@ def test_a_prefix_comes_back_from_the_file(start, tmp_path):
         assert tuple(answer) == golden[n] and from_disk == 0
     *answer, from_disk = ask(server, 0)
     assert tuple(answer) == golden[0] and from_disk >= 192
-    assert written(server) >= 3
+    assert kinds(server)["written"] >= 3
     parts = server.get("/v1/accounts").json["accounts"]["runtime"]["parts"]
     assert parts["kv disk"]["planned_bytes"] == parts["kv disk"]["reserved_bytes"]
     second = tally("serve", str(SMOL), "--port", "0", *SMALL, "--kv-disk", str(tmp_path))
@@ -44,7 +45,13 @@ def test_a_prefix_comes_back_from_the_file(start, tmp_path):
     server.kill()
     start.started.remove(server)
 
-    # A crash, and bits that changed: at worst they are computed.
+    # A crash loses nothing that was written.
+    server = start(SMOL, *SMALL, "--kv-disk", str(tmp_path))
+    *answer, from_disk = ask(server, 0)
+    assert tuple(answer) == golden[0] and from_disk >= 192
+    server.stop()
+
+    # Bits that changed: at worst they are computed.
     path, = tmp_path.iterdir()
     with open(path, "r+b") as file:
         for at in range(8192, os.path.getsize(path), 300_001):
@@ -56,6 +63,7 @@ def test_a_prefix_comes_back_from_the_file(start, tmp_path):
     for n in range(3):
         *answer, from_disk = ask(server, n)
         assert tuple(answer) == golden[n] and from_disk == 0
+    assert kinds(server)["damaged"] > 0
     server.stop()
 
 

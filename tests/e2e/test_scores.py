@@ -74,9 +74,9 @@ def test_cut_otherwise_and_preempted(start, server, reference):
     flags = ("--block-tokens", "16", "--step-tokens", "24", "--max-seqs", "3", "--threads", "2")
     block_bytes = server.metrics()["tally_kv_block_bytes"]
     small = start(TINY, *flags, "--kv-pool", int(13 * block_bytes))
-    with ThreadPoolExecutor(12) as pool:
+    with ThreadPoolExecutor(16) as pool:
         # Two in step need 14 blocks at their end.
-        running = [pool.submit(ask, small, [PROMPTS[0]] * 2, max_tokens=110, ignore_eos=True) for _ in range(2)]
+        running = [pool.submit(ask, small, [PROMPTS[0]] * 2, max_tokens=110, ignore_eos=True) for _ in range(6)]
         assert list(pool.map(lambda ids: scores(small, ids), PROMPTS)) == reference
         generated = sum(r.result()["usage"]["completion_tokens"] for r in running)
     assert small.metrics()["vllm:num_preemptions_total"] > 0, "the pool was meant to be too small"

@@ -301,9 +301,9 @@ void DiskTier::done(const Job& job, bool is_written) {
     base::log_error("kv disk: the file cannot be written any more: blocks that leave the pool are lost");
     is_broken_ = true;
   }
-  if (job.buffer == nullptr) return;
-  buffers_.push_back(job.buffer);
+  if (job.buffer != nullptr) buffers_.push_back(job.buffer);
   idle_.notify_all();
+  if (job.buffer == nullptr) return;
   if (!is_written || slots_[job.slot].is_damaged) return free_slot(job.slot);
   set_state(job.slot, SlotState::kReady);
   ++stats_.written_blocks;

@@ -33,7 +33,7 @@ bool Promoter::begin(sched::Scheduler& scheduler, const kv::Ledger& ledger, Tick
       release_first(scheduler);
       continue;
     }
-    if (!pays(places_.size())) {
+    if (!pays()) {
       tier_->refuse(places_);
       release_first(scheduler);
       continue;
@@ -50,12 +50,12 @@ bool Promoter::begin(sched::Scheduler& scheduler, const kv::Ledger& ledger, Tick
 }
 
 // Is reading quicker than computing? Unknown rates are found out by reading.
-bool Promoter::pays(size_t blocks) {
+bool Promoter::pays() {
   const double read = tier_->bytes_per_s(), compute = prefill_rate_;
   if (read == 0 || compute == 0) return true;
   const double read_s = static_cast<double>(tier_->block_bytes()) / read;
   const double compute_s = tier_->block_tokens() / compute;
-  return blocks == 0 || read_s <= compute_s || ++refusals_ % kProbeEvery == 0;
+  return read_s <= compute_s || ++refusals_ % kProbeEvery == 0;
 }
 
 void Promoter::read(const kv::View& view) {
@@ -76,8 +76,15 @@ Promoter::Promoted Promoter::end(sched::Scheduler& scheduler, const kv::Ledger& 
   tier_->note_read(good, seconds_);
   if (bad != is_read_.end()) tier_->note_damaged(places_[good]);
   tier_->release(places_);
-  const Promoted done{newcomers_.front().seq, good};
-  if (good < places_.size()) release_first(scheduler);
+  Newcomer& newcomer = newcomers_.front();
+  const Promoted done{newcomer.seq, good};
+  newcomer.read_blocks += good;
+  // What was read for one may have to leave for another: nobody reads more than a prompt has.
+  if (good < kReadBlocksMax || newcomer.read_blocks >= newcomer.keys.size()) {
+    release_first(scheduler);
+  } else {  // in turns: one with little to read does not wait for those with much
+    std::rotate(newcomers_.begin(), newcomers_.begin() + 1, newcomers_.end());
+  }
   return done;
 }
 

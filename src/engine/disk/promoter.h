@@ -20,10 +20,10 @@ class Promoter {
   Promoter(std::unique_ptr<DiskTier> tier, base::ThreadPool& pool) : tier_(std::move(tier)), pool_(pool) {}
 
   // A request that was submitted as held: it is released when there is nothing to be read for it any more.
-  void add(SeqId seq, const kv::Namespace& space) { newcomers_.push_back({seq, space, {}}); }
+  void add(SeqId seq, const kv::Namespace& space) { newcomers_.push_back({seq, space, {}, 0}); }
   bool has_newcomers() const { return !newcomers_.empty(); }
 
-  // Goes on with the first newcomer. True: blocks are to be read.
+  // Goes on with the newcomer whose turn it is. True: blocks are to be read.
   bool begin(sched::Scheduler& scheduler, const kv::Ledger& ledger, Tick now);
   // Saves what had to leave for them, and reads.
   void read(const kv::View& view);
@@ -43,8 +43,9 @@ class Promoter {
     SeqId seq{};
     kv::Namespace space{};
     std::vector<DiskKey> keys;
+    size_t read_blocks = 0;
   };
-  bool pays(size_t blocks);
+  bool pays();
   void release_first(sched::Scheduler& scheduler);
 
   std::unique_ptr<DiskTier> tier_;

@@ -226,7 +226,7 @@ bool SlotFile::read(uint32_t slot, const DiskKey& key, std::span<const std::span
 
 bool SlotFile::forget_all() {
   ++epoch_;
-  return write_header();
+  return write_header() && ::fdatasync(fd_) == 0;
 }
 
 }  // namespace tally::engine

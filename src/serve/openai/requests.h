@@ -23,6 +23,7 @@ inline constexpr size_t kStopMax = 16, kStopBytesMax = 256;
 inline constexpr uint32_t kChoicesMax = 16;                      // n, best_of, beam width
 inline constexpr uint32_t kSequencesMax = 256;                   // prompts x n
 inline constexpr uint64_t kPromptScoresMax = uint64_t{1} << 20;  // log-probabilities told of prompts
+inline constexpr uint64_t kEchoBytesMax = uint64_t{16} << 20;  // of prompts in an answer, once for each choice
 inline constexpr float kLengthPenaltyMax = 5;  // keeps length^penalty finite in both directions
 
 // Of each prompt.
