@@ -304,6 +304,7 @@ void Loop::pack_rows(const sched::PlannedRows& rows, Group& g) {
 // A sequence's queue time ends with its first row, or with that of the choice it had to take over.
 void Loop::note_scheduled(Sequence& s, int64_t now_us) {
   if (s.receipt.scheduled_us != 0) return;
+  now_us = std::max(now_us, s.receipt.queued_us);  // it may have come while the step waited for the lock
   s.receipt.scheduled_us = now_us;
   s.receipt.queue_s = seconds(now_us - s.receipt.queued_us);
   s.mark_us = now_us;
@@ -415,8 +416,9 @@ void Loop::log_step(const Marks& at) {
 void Loop::account_rows(const Group& g, int64_t begin_us, int64_t computed_us, int64_t end_us) {
   Receipt& r = g.sequence->receipt;
   ++r.steps;
-  r.stalled_s += seconds(begin_us - g.sequence->mark_us);
-  const double compute = seconds(computed_us - begin_us);
+  const int64_t from_us = std::max(begin_us, g.sequence->mark_us);
+  r.stalled_s += seconds(from_us - g.sequence->mark_us);
+  const double compute = seconds(computed_us - from_us);
   // Rows computed again after a preemption, once there are tokens, are time others took from this sequence.
   (g.decode ? r.decode_s : r.generated_tokens > 0 ? r.stalled_s : r.prefill_s) += compute;
   r.sample_s += seconds(end_us - computed_us);
