@@ -158,17 +158,24 @@ TEST(Constraint, MaskOfAGrammarIsWhatItsBytesSay) {
   }
 }
 
+// Texts of a constraint, at random.
+std::vector<std::vector<TokenId>> random_ways(const std::shared_ptr<const Constraint>& constraint,
+                                              std::mt19937& random, int count) {
+  std::vector<std::vector<TokenId>> ways;
+  for (int i = 0; i < count; ++i) {
+    ConstraintMatcher matcher(constraint);
+    ways.push_back(walk(matcher, random, 30).tokens);
+  }
+  return ways;
+}
+
 // Beams and forks: a matcher that goes back and elsewhere says what a fresh one says.
 TEST(Constraint, GoingBackIsAsGoingAnew) {
   ConstraintCompiler compiler(vocabulary(), {}, {});
   const auto constraint = compiled(compiler, Kind::kJsonSchema, kPerson);
   ASSERT_NE(constraint, nullptr);
   std::mt19937 random(3);
-  std::vector<std::vector<TokenId>> ways;
-  for (int i = 0; i < 12; ++i) {
-    ConstraintMatcher matcher(constraint);
-    ways.push_back(walk(matcher, random, 30).tokens);
-  }
+  const std::vector<std::vector<TokenId>> ways = random_ways(constraint, random, 12);
   ConstraintMatcher one(constraint);
   for (int round = 0; round < 60; ++round) {
     const std::vector<TokenId>& way = ways[random() % ways.size()];
@@ -186,11 +193,7 @@ TEST(Constraint, FollowsDraftsBehindTheGenerated) {
   const auto constraint = compiled(compiler, Kind::kJsonSchema, kPerson);
   ASSERT_NE(constraint, nullptr);
   std::mt19937 random(5);
-  std::vector<std::vector<TokenId>> ways;
-  for (int i = 0; i < 8; ++i) {
-    ConstraintMatcher matcher(constraint);
-    ways.push_back(walk(matcher, random, 30).tokens);
-  }
+  const std::vector<std::vector<TokenId>> ways = random_ways(constraint, random, 8);
   ConstraintMatcher one(constraint);
   for (int round = 0; round < 100; ++round) {
     // Of two ways, so that drafts are often wrong.

@@ -2,7 +2,7 @@
 
 import os
 
-from rig import SMOL, tally
+from rig import SMOL, eventually, tally
 
 # A pool of 640 tokens: a prompt of some 300 does not outlive two others.
 SMALL = ("--kv-pool", "7.5MiB", "--max-seqs", "4", "--kv-disk-size", "64MiB")
@@ -64,6 +64,20 @@ def test_a_prefix_comes_back_from_the_file(start, tmp_path):
         *answer, from_disk = ask(server, n)
         assert tuple(answer) == golden[n] and from_disk == 0
     assert kinds(server)["damaged"] > 0
+    server.stop()
+
+    # A reset reaches the file of a server that nobody asks for anything.
+    server = start(SMOL, *SMALL, "--kv-disk", str(tmp_path))
+    assert ask(server, 0)[2] >= 192
+    with open(path, "rb") as file:
+        header = file.read(72)
+        assert server.post("/reset_prefix_cache", {}).status == 200
+        eventually(lambda: os.pread(file.fileno(), 72, 0) != header, "the file forgets")
+    server.kill()
+    start.started.remove(server)
+    server = start(SMOL, *SMALL, "--kv-disk", str(tmp_path))
+    *answer, from_disk = ask(server, 0)
+    assert tuple(answer) == golden[0] and from_disk == 0
     server.stop()
 
 

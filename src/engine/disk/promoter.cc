@@ -74,7 +74,8 @@ Promoter::Promoted Promoter::end(sched::Scheduler& scheduler, const kv::Ledger& 
   scheduler.adopted(good, now);
   tier_->follow(ledger);
   tier_->note_read(good, seconds_);
-  if (bad != is_read_.end()) tier_->note_damaged(places_[good]);
+  for (size_t i = good; i < is_read_.size(); ++i)  // all of them: what stays in the file is not written anew
+    if (is_read_[i] == 0) tier_->note_damaged(places_[i]);
   tier_->release(places_);
   Newcomer& newcomer = newcomers_.front();
   const Promoted done{newcomer.seq, good};
