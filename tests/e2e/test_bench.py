@@ -9,10 +9,11 @@ import sys
 
 import pytest
 
-from rig import BINARY, DEADLINE_S, ROOT, SMOL, TINY, clean_environment, tally
+from rig import BINARY, DEADLINE_S, LONG_RUN, ROOT, SMOL, TINY, clean_environment, tally
 from test_cli import refused
 
 VERSUS = ROOT / "tools/versus"
+VERSUS_OPENVINO = ROOT / "tools/versus-openvino"
 RESULT_KEYS = {
     "phase", "prompt", "decode", "batch", "depth", "kv_type", "threads", "tokens_per_second", "tokens_per_second_min",
     "tokens_per_second_max", "repetitions",
@@ -305,3 +306,28 @@ def test_versus_refusals(fakes, tmp_path):
     os.remove(tmp_path / "llama-bench")
     done, _, _ = fakes(PLAN)
     assert done.returncode == 64 and "llama-bench" in done.stderr
+
+
+# ---- tools/versus-openvino -------------------------------------------------------------------------------------------------------
+
+
+def versus_openvino(*flags):
+    return subprocess.run([sys.executable, VERSUS_OPENVINO, *map(str, flags)], capture_output=True, text=True, env=clean_environment(), timeout=10 * DEADLINE_S)
+
+
+def test_versus_openvino_refusals(tmp_path):
+    for flags, says in (((TINY, "--rounds", "0"), "--rounds"), ((tmp_path / "none.gguf",), "none.gguf is no file"), ((TINY, "--tally", tmp_path / "t"), "tools/build")):
+        done = versus_openvino(*flags)
+        assert done.returncode == 64 and says in done.stderr, (flags, done.stderr)
+
+
+if LONG_RUN:  # needs packages of its own: ./check --long makes them
+
+    def test_versus_openvino():
+        done = versus_openvino(SMOL, "--tally", BINARY, "--prompt", "32", "--decode", "4", "--requests", "8", "--users", "2", "--rounds", "1")
+        assert done.returncode == 0, done.stderr
+        lines = done.stdout.splitlines()
+        assert [line[:12].strip() for line in lines[1:]] == ["prefill", "decode 1", "decode 8", "mix"], done.stdout
+        for line in lines[1:]:
+            ours, theirs, ratio = (float(word) for word in line[12:].split()[:3])
+            assert ours > 0 and theirs > 0 and abs(ratio - ours / theirs) < 0.01 * ratio + 0.01
