@@ -7,8 +7,13 @@
 namespace tally::engine {
 
 BeamFamily::BeamFamily(const sample::BeamRules& rules, SeqId first,
-                       const std::vector<std::shared_ptr<Stream>>& streams)
-    : pool_(rules), left_(rules.width), row_tokens_(rules.row_tokens), top_(rules.top) {
+                       const std::vector<std::shared_ptr<Stream>>& streams, std::shared_ptr<StreamRoom> room)
+    : pool_(rules),
+      left_(rules.width),
+      row_tokens_(rules.row_tokens),
+      top_(rules.top),
+      share_(std::move(room), bytes(rules)) {
+  share_.use(bytes(rules));
   for (uint32_t i = 0; i < rules.width; ++i) sequences_.push_back(SeqId{raw(first) + i});
   for (const auto& stream : streams) streams_.push_back(std::static_pointer_cast<TokenStream>(stream));
   row_room_.resize(rules.width * row_tokens_);

@@ -107,7 +107,7 @@ TEST(Choices, RoomForAnswersIsBounded) {
   for (int i = 0; i < 100; ++i) {
     const Submitted s = hand.engine->submit(r);
     if (s.streams.empty()) {
-      EXPECT_EQ(s.refused.why, Refusal::kQueueFull);
+      EXPECT_EQ(s.refused.why, Refusal::kAnswersFull);
       break;
     }
     streams.insert(streams.end(), s.streams.begin(), s.streams.end());
@@ -115,6 +115,7 @@ TEST(Choices, RoomForAnswersIsBounded) {
   EXPECT_GE(streams.size(), 16u);
   EXPECT_LT(streams.size(), 800u);
   for (const auto& stream : streams) stream->cancel();
+  streams.clear();
   hand.loop->step();
   EXPECT_EQ(hand.engine->submit(r).streams.size(), 8u) << "room comes back";
 }

@@ -292,14 +292,20 @@ TEST(Constraints, WhatTheyHoldIsBookedAndGivenBack) {
 // What a constrained answer keeps of its tokens is promised at the door too.
 TEST(Constraints, TheirTokensHaveRoomToBeFollowed) {
   LoadRequest load = with_end();
-  load.settings.max_seqs = 1, load.settings.max_queue = 8;
-  load.settings.memory_bytes = uint64_t{64} << 20;
+  load.settings.max_seqs = 1, load.settings.max_queue = 31;
+  load.settings.max_model_len = 1024;
   const auto taken = [&](bool bound) {
     Bed bed(load);
     const auto constraint = bed.compile("[a-z]*");
     size_t count = 0;
-    for (Request r = constrained(bound ? constraint : nullptr, 1, 0); count < 100; ++count)
-      if (bed.hand.engine->submit(r).streams.empty()) break;
+    std::vector<std::shared_ptr<Stream>> streams;
+    Request r = constrained(bound ? constraint : nullptr, 1, 0);
+    for (r.params.logprobs = -1; count < 100; ++count) {
+      streams.push_back(nullptr);
+      const Submitted s = bed.hand.engine->submit(r);
+      if (s.streams.empty()) break;
+      streams.back() = s.streams[0];
+    }
     return count;
   };
   EXPECT_GT(taken(true), 0u);

@@ -115,11 +115,11 @@ void Loop::draw_beam(Draw& d, std::span<float> logits, size_t worker) {
 
 void Loop::score_row(ScoredRow& row, size_t worker) {
   const Group& g = groups_[row.group];
-  const Scoring& scoring = *g.sequence->scoring;
+  PromptScores& scores = *g.sequence->scores;
   const sample::Score score = sample::score(parts_.scratch.logits(row.logits), g.tokens[row.position],
-                                            scoring.top, sample_scratch_[worker]);
+                                            scores.top(), sample_scratch_[worker]);
   row.finite = score.finite;
-  if (score.finite) scoring.scores->put(row.position, score);
+  if (score.finite) scores.put(row.position, score);
 }
 
 // The beams of a request are side by side in the plan.
@@ -152,11 +152,7 @@ void Loop::begin_choice(const Draw& d) {
 void Loop::take_scores(int64_t now_us) {
   for (const Group& g : groups_) {
     if (g.failed) continue;
-    if (g.scores > 0) {
-      Scoring& scoring = *g.sequence->scoring;
-      scoring.scores->publish(g.scored_position + g.scores - 1);
-      book_answer(scoring.booked_bytes, scoring.scores->bytes_in_use());
-    }
+    if (g.scores > 0) g.sequence->scores->publish(g.scored_position + g.scores - 1);
     if (g.ends_prompt_only) g.sequence->receipt.first_token_us = now_us;
   }
 }
@@ -174,7 +170,6 @@ void Loop::take_tokens(int64_t now_us) {
     r.last_us = now_us;
     if (s.beams) continue;
     s.stream->append(std::span<const sample::Pick>(picks_).subspan(d.pick, d.tokens), now_us);
-    book_answer(s.booked_bytes, s.stream->bytes_in_use());
     to_notify_.push_back(s.stream);
   }
 }

@@ -75,7 +75,7 @@ struct Receipt {
 };
 
 // One sequence's answer. The ring is sized for its max_tokens at submit, so a slow reader never stalls a
-// step.
+// step; what it holds counts as held until the reader has seen the end, or lets go of the stream.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -84,24 +84,36 @@ class Stream {
   // What the model made of the prompt token at `position`, from 1 on, in answer to prompt_logprobs. All are
   // there before the first event, and at an end without a failure. False: not there.
   virtual bool score(uint32_t position, sample::Score& score) const = 0;
-  // True once the sequence has ended and every event was taken; then finish() and receipt() hold.
-  virtual bool ended() const = 0;
+  // True once the sequence has ended and every event was taken; then finish() and receipt() hold, and the room of the
+  // events is given back.
+  virtual bool ended() = 0;
   virtual Finish finish() const = 0;
   virtual const Receipt& receipt() const = 0;
   // Ends the sequence within two steps (Finish::kCancelled). Idempotent; any thread.
   virtual void cancel() = 0;
 };
 
-// Why a request was not taken. `needed` and `available` are the arithmetic for the message.
-enum class Refusal : uint8_t { kQueueFull, kContextLength, kPoolTooSmall, kTooManyChoices, kStopping };
+// Why a request was not taken. `needed` and `available` are the arithmetic for the message. kAnswersFull: what answers
+// hold until they are read has no room for one more now; kAnswerTooLarge: it never has.
+enum class Refusal : uint8_t {
+  kQueueFull,
+  kAnswersFull,
+  kContextLength,
+  kPoolTooSmall,
+  kTooManyChoices,
+  kAnswerTooLarge,
+  kStopping
+};
 struct Refused {
   Refusal why = Refusal::kQueueFull;
-  uint64_t needed = 0, available = 0;  // kContextLength: tokens; kPoolTooSmall: blocks; else: sequences
-  uint32_t retry_after_s = 1;          // kQueueFull, kStopping
+  // kContextLength: tokens; kPoolTooSmall: blocks; kAnswersFull, kAnswerTooLarge: bytes; else: sequences
+  uint64_t needed = 0, available = 0;
+  uint32_t retry_after_s = 1;  // kQueueFull, kAnswersFull, kStopping
 };
 struct Submitted {
   std::vector<std::shared_ptr<Stream>> streams;  // one a choice, of beams the best first; empty: refused
   Refused refused;
+  uint64_t answer_bytes = 0;  // that the answers may come to hold; also of what was refused for that
 };
 
 // What start-up tuning chose for a weight type; row_cost[t - 1]: time of t rows over that of one.
@@ -128,6 +140,7 @@ struct Info {
   StepRoofs roofs = {};
   std::string speculate = "off";
   uint32_t speculate_max = 0;  // drafts of a sequence in a step; 0: none
+  uint64_t answer_bytes_max = 0;  // of all answers that are under way, wait, or are not read yet
 };
 
 class Engine {

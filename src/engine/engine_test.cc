@@ -285,26 +285,28 @@ TEST(Engine, StepsAddUpToTheTotals) {
 // A long answer is paid for as it grows, and not before.
 TEST(Engine, StreamsAreBookedAsTheyGrow) {
   LoadRequest request = small_request();
-  request.settings.max_model_len = 512;
+  request.settings.max_model_len = 1024;
   Hand hand(request);
   const auto booked = [&] {
     for (const base::AccountPart& part : hand.accounts.use(base::Account::kRuntime).parts)
       if (part.name == "token streams") return part.reserved;
     return uint64_t{0};
   };
-  Request endless = greedy(prompt(5, 1), 500);
+  Request endless = greedy(prompt(5, 1), 1000);
   endless.params.logprobs = -1, endless.params.ignore_eos = true;
   const auto stream = hand.engine->submit(endless).streams.at(0);
   const uint64_t empty = booked();
   EXPECT_EQ(empty, TokenStream::bytes_in_use(0, 0));
   hand.loop->step();
   EXPECT_EQ(booked(), TokenStream::bytes_in_use(1, 0));
-  for (int i = 0; i < 200; ++i) hand.loop->step();
-  EXPECT_EQ(booked(), TokenStream::bytes_in_use(201, 0));
+  for (int i = 0; i < 400; ++i) hand.loop->step();
+  EXPECT_EQ(booked(), TokenStream::bytes_in_use(401, 0));
   EXPECT_GT(booked(), TokenStream::bytes_in_use(1, 0));
-  EXPECT_LT(booked(), TokenStream::bytes_in_use(501, 0));
+  EXPECT_LT(booked(), TokenStream::bytes_in_use(1000, 0));
   stream->cancel();
   hand.loop->step();
+  Answer answer;
+  EXPECT_TRUE(drain(*stream, answer));
   EXPECT_EQ(booked(), 0u);
 }
 

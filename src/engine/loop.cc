@@ -40,6 +40,7 @@ Loop::Loop(Parts parts)
     : parts_(std::move(parts)),
       view_(&parts_.shape, parts_.kv_memory.data()),
       mailbox_(std::make_shared<Mailbox>()),
+      room_(std::make_shared<StreamRoom>(*parts_.accounts, parts_.info.answer_bytes_max)),
       ledger_(parts_.ledger),
       scheduler_(parts_.sched, ledger_),
       account_(parts_.info.max_model_len),
@@ -70,7 +71,10 @@ Loop::Loop(Parts parts)
   publish(base::now_us());
 }
 
-Loop::~Loop() { fail_all(); }
+Loop::~Loop() {
+  fail_all();
+  room_->close();
+}
 
 void Loop::stop(int64_t deadline_us) {
   const std::lock_guard lock(mailbox_->mutex);
@@ -444,7 +448,6 @@ void Loop::end(SeqId seq, EndReason reason, int64_t now_us) {
     s.stream->end(finish, s.receipt);
     if (to_notify_.empty() || to_notify_.back() != s.stream) to_notify_.push_back(s.stream);
   }
-  release_stream(s);
   if (parts_.drafter) parts_.drafter->leave_seat(s.seat);
   sequences_.erase(found);
 }
@@ -472,7 +475,6 @@ void Loop::fail_all() {
       sequence->stream->end(Finish::kInternal, sequence->receipt);
       sequence->stream->notify();
     }
-    release_stream(*sequence);
   }
   sequences_.clear();
   account_.totals.failed = true;

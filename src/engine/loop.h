@@ -32,7 +32,6 @@ struct Parts {
   kv::LedgerConfig ledger;
   std::vector<TokenId> end_ids, suppressed_ids;  // ascending
   Info info;
-  uint64_t stream_bytes_max = 0;  // of all answers that are under way or wait
   bool cascade = true;            // model::Batch
   std::unique_ptr<DiskTier> disk;  // null: what leaves the pool is lost
   base::Arena draft_memory;
@@ -59,18 +58,11 @@ class Loop final : public Engine {
   bool step();
 
  private:
-  // The scores of a request's prompt, until the last of its sequences has ended.
-  struct Scoring {
-    std::shared_ptr<PromptScores> scores;
-    uint8_t top = 0;
-    uint32_t sequences = 0;
-    uint64_t promised_bytes = 0, booked_bytes = 0;
-  };
   // A sequence from submit to its end record: a choice of a request, or one of its beams.
   struct Sequence {
     std::shared_ptr<TokenStream> stream;  // null: a beam
     std::shared_ptr<BeamFamily> beams;
-    std::shared_ptr<Scoring> scoring;  // null: the prompt is not scored
+    std::shared_ptr<PromptScores> scores;  // null: the prompt is not scored
     bool prompt_only = false;
     std::shared_ptr<const sample::Params> params;
     std::shared_ptr<const sample::Constraint> constraint;  // null: unconstrained
@@ -82,8 +74,8 @@ class Loop final : public Engine {
     bool looks_ahead = true;  // for what its constraint forces: no longer once that took too much
     Receipt receipt;
     int64_t mark_us = 0;                            // time up to here is accounted
-    int64_t previous_token_us = 0;                  // commit of the token before the last
-    uint64_t promised_bytes = 0, booked_bytes = 0;  // of the stream: room, and what is in use
+    int64_t previous_token_us = 0;  // commit of the token before the last
+    StreamShare followed;           // what the constraint keeps of its tokens
   };
   // Instants between the phases of a step.
   struct Marks {
@@ -151,10 +143,7 @@ class Loop final : public Engine {
   void account_rows(const Group& group, int64_t begin_us, int64_t sampled_us, int64_t end_us);
   Submitted add_sequences(Request request, const sched::Admission& admission, SeqId first,
                           uint32_t prompt_tokens);
-  std::shared_ptr<Scoring> scoring_of(const Request& request, uint32_t prompt_tokens);
-  bool streams_fit(const Request& request, const sched::Request& wanted) const;
-  void book_answer(uint64_t& booked, uint64_t bytes_in_use);
-  void release_stream(Sequence& sequence);
+  uint64_t answer_bytes(const Request& request, const sched::Request& wanted) const;
   void note_scheduled(Sequence& sequence, int64_t now_us);
   void end_beam(BeamFamily& beams, Finish finish, const Receipt& receipt, int64_t now_us);
   void end(SeqId seq, sched::EndReason reason, int64_t now_us);
@@ -165,12 +154,13 @@ class Loop final : public Engine {
   Parts parts_;
   const kv::View view_;
   std::shared_ptr<Mailbox> mailbox_;
+  const std::shared_ptr<StreamRoom> room_;
 
   // Guarded by mailbox_->mutex.
   kv::Ledger ledger_;
   sched::Scheduler scheduler_;
   std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences_;
-  uint64_t next_seq_ = 1, promised_bytes_ = 0;
+  uint64_t next_seq_ = 1;
   bool stopping_ = false, failed_ = false;
   int64_t stop_deadline_us_ = 0;
   double rows_per_second_ = 0;  // recent, for Retry-After

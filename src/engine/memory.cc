@@ -6,7 +6,6 @@
 #include "engine/kv_check.h"
 #include "engine/loop.h"
 #include "engine/plan_sizes.h"
-#include "engine/stream.h"
 #include "engine/tuning.h"
 
 #include <fmt/format.h>
@@ -74,13 +73,6 @@ Result<MemoryPlan> divide(const LoadRequest& request, Sizes& s) {
   }
   add_pool(plan, PoolPrice(request, s), s, blocks);
   return plan;
-}
-
-// A full house at full length, and as much again as the queue holds, within a sixteenth of the budget.
-uint64_t stream_bytes_max(const Settings& set, const MemoryPlan& plan) {
-  const uint64_t one = TokenStream::bytes(plan.max_model_len, 0);
-  return std::max(set.max_seqs * one,
-                  std::min((uint64_t{set.max_seqs} + set.max_queue) * one, set.memory_bytes / 16));
 }
 
 // Looks whether the KV type suits the model, and divides again if layers keep another.
@@ -266,7 +258,6 @@ Result<std::unique_ptr<Engine>> load_engine(const LoadRequest& request, base::Ac
   parts.sched.logits_rows_max = s.limits.logits_rows_max;
   parts.sched.step_tokens = set.step_tokens, parts.sched.model_len_max = plan.max_model_len;
   parts.ledger = ledger_config(set, plan.blocks);
-  parts.stream_bytes_max = stream_bytes_max(set, plan);
   parts.end_ids = request.end_ids, parts.suppressed_ids = request.suppressed_ids;
   parts.info = {s.spec().vocab,
                 plan.max_model_len,
@@ -282,7 +273,8 @@ Result<std::unique_ptr<Engine>> load_engine(const LoadRequest& request, base::Ac
                 set.threads,
                 request.roofs,
                 set.policy.speculate,
-                draft_seats(set) > 0 ? set.policy.speculate_max : 0};
+                draft_seats(set) > 0 ? set.policy.speculate_max : 0,
+                PoolPrice(request, s).stream_bytes(plan.blocks)};
   return std::unique_ptr<Engine>(std::make_unique<Loop>(std::move(parts)));
 }
 

@@ -209,10 +209,14 @@ uint64_t PoolPrice::disk_bytes(uint64_t blocks) const {
   return disk_.directory.empty() ? 0 : DiskTier::bytes(block_bytes_, static_cast<uint32_t>(blocks), disk_.bytes);
 }
 
-// Every generated token of a running sequence has its place in the pool.
+// Room for every answer at full length, of those that run and those that wait; but for not more tokens than the pool
+// holds in so many fillings, since most answers end far below the context. In any case for one that tells all there is
+// of each token, and of its prompt's.
 uint64_t PoolPrice::stream_bytes(uint64_t blocks) const {
-  const uint64_t tokens = std::min(blocks * block_tokens_, uint64_t{settings_.max_seqs} * context_);
-  return tokens * TokenStream::token_bytes(0) + settings_.max_seqs * TokenStream::bytes_in_use(1, 0);
+  const uint64_t answers = uint64_t{settings_.max_seqs} + settings_.max_queue;
+  const uint64_t tokens = std::min(answers * context_, kStreamPools * blocks * block_tokens_);
+  return std::max(answers * TokenStream::bytes(1, 1) + tokens * TokenStream::token_bytes(0), TokenStream::bytes(context_, sample::kLogprobsMax) +
+                      PromptScores::bytes(context_, sample::kLogprobsMax));
 }
 
 uint64_t PoolPrice::blocks_within(uint64_t bytes) const {
@@ -269,9 +273,9 @@ void add_pool(MemoryPlan& plan, const PoolPrice& price, const Sizes& s, uint64_t
              {"kv disk", disk, "blocks on their way to the file, tables of its slots and of keys"});
   }
   add_part(plan, Account::kRuntime,
-           {"token streams", price.stream_bytes(blocks),
-            fmt::format("up to {} generated tokens x {} bytes", blocks * block_tokens,
-                        TokenStream::token_bytes(0))});
+           {std::string(kStreamPart), price.stream_bytes(blocks),
+            fmt::format("answers not read yet, {} bytes a token and {} for each alternative; beyond, requests are refused",
+                        TokenStream::token_bytes(0), TokenStream::token_bytes(1) - TokenStream::token_bytes(0))});
 }
 
 }  // namespace tally::engine

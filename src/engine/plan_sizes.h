@@ -41,8 +41,7 @@ struct Sizes {
   uint32_t context() const { return limits.context_max; }
 };
 
-// What grows with the KV pool: its blocks, their records, and what is kept of generated tokens until it is
-// read.
+// What grows with the KV pool: its blocks, their records, and what answers hold until they are read.
 class PoolPrice {
  public:
   PoolPrice(const LoadRequest& request, const Sizes& sizes);
@@ -55,7 +54,7 @@ class PoolPrice {
   uint64_t pool_bytes(uint64_t blocks) const;
   uint64_t ledger_bytes(uint64_t blocks) const;
   uint64_t disk_bytes(uint64_t blocks) const;  // 0: no disk
-  uint64_t stream_bytes(uint64_t blocks) const;
+  uint64_t stream_bytes(uint64_t blocks) const;  // of StreamRoom
   // The most blocks that cost no more than `bytes`.
   uint64_t blocks_within(uint64_t bytes) const;
 
@@ -66,6 +65,7 @@ class PoolPrice {
   uint32_t context_;
 };
 
+inline constexpr uint64_t kStreamPools = 12;
 inline constexpr uint64_t kPoolBlocksMin = 2, kPoolBlocksMax = uint64_t{1} << 24;
 
 kv::LedgerConfig ledger_config(const Settings& settings, uint64_t blocks);

@@ -228,7 +228,7 @@ TEST(PromptScores, ChoicesShareThem) {
 TEST(PromptScores, AreBookedAndBounded) {
   LoadRequest load = small_request();
   load.settings.max_model_len = 1024;
-  load.settings.max_queue = 1000;
+  load.settings.max_queue = 40;
   Hand hand(load);
   const auto booked = [&] {
     for (const base::AccountPart& part : hand.accounts.use(base::Account::kRuntime).parts)
@@ -241,7 +241,7 @@ TEST(PromptScores, AreBookedAndBounded) {
   for (int i = 0; i < 500; ++i) {
     const Submitted s = hand.engine->submit(r);
     if (s.streams.empty()) {
-      EXPECT_EQ(s.refused.why, Refusal::kQueueFull);
+      EXPECT_EQ(s.refused.why, Refusal::kAnswersFull);
       break;
     }
     streams.push_back(s.streams[0]);
@@ -253,6 +253,8 @@ TEST(PromptScores, AreBookedAndBounded) {
   EXPECT_GT(booked(), before) << "what was scored is booked";
   for (const auto& stream : streams) stream->cancel();
   hand.loop->step();
+  EXPECT_GT(booked(), 0u) << "nobody has read them";
+  streams.clear();
   EXPECT_EQ(booked(), 0u);
   EXPECT_EQ(hand.engine->submit(r).streams.size(), 1u) << "room comes back";
 }

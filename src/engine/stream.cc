@@ -8,6 +8,11 @@ namespace tally::engine {
 
 namespace {
 
+// A token's time, whether it is an end, and how many best ones it has, in a word.
+constexpr int kTimeShift = 6, kEndShift = 5;
+constexpr uint64_t kTopMask = (uint64_t{1} << kEndShift) - 1;
+static_assert(sample::kLogprobsMax <= kTopMask);
+
 // Whole pages, as they are touched.
 uint64_t in_pages(uint64_t bytes) {
   constexpr uint64_t kPage = 4096;
@@ -16,20 +21,23 @@ uint64_t in_pages(uint64_t bytes) {
 
 }  // namespace
 
-PromptScores::PromptScores(uint32_t last, uint8_t top)
+PromptScores::PromptScores(uint32_t last, uint8_t top, std::shared_ptr<StreamRoom> room)
     : last_(last),
       top_(top),
       records_(std::make_unique_for_overwrite<std::byte[]>(size_t{last} * sizeof(Record))),
-      tops_(std::make_unique_for_overwrite<std::byte[]>(size_t{last} * top * sizeof(sample::TokenLogprob))) {}
-
-uint64_t PromptScores::bytes(uint32_t last, uint8_t top) {
-  return last * (sizeof(Record) + size_t{top} * sizeof(sample::TokenLogprob)) + sizeof(PromptScores);
+      tops_(std::make_unique_for_overwrite<std::byte[]>(size_t{last} * top * sizeof(sample::TokenLogprob))),
+      share_(std::move(room), bytes(last, top)) {
+  share_.use(bytes_in_use(0, top));
 }
 
-uint64_t PromptScores::bytes_in_use() const {
-  const uint64_t written = written_.load(std::memory_order_relaxed);
-  return in_pages(written * sizeof(Record)) + in_pages(written * top_ * sizeof(sample::TokenLogprob)) +
+uint64_t PromptScores::bytes_in_use(uint64_t written, uint8_t top) {
+  return in_pages(written * sizeof(Record)) + in_pages(written * top * sizeof(sample::TokenLogprob)) +
          sizeof(PromptScores);
+}
+
+void PromptScores::publish(uint32_t through) {
+  share_.use(bytes_in_use(through, top_));
+  written_.store(through, std::memory_order_release);
 }
 
 void PromptScores::put(uint32_t position, const sample::Score& score) {
@@ -51,20 +59,20 @@ bool PromptScores::read(uint32_t position, sample::Score& score) const {
   return true;
 }
 
-TokenStream::TokenStream(SeqId seq, uint32_t tokens_max, uint8_t top, std::shared_ptr<Mailbox> mailbox,
-                         std::function<void()> notify, std::shared_ptr<const PromptScores> scores)
+TokenStream::TokenStream(SeqId seq, StreamSize size, std::shared_ptr<Mailbox> mailbox,
+                         std::function<void()> notify, std::shared_ptr<StreamRoom> room,
+                         std::shared_ptr<const PromptScores> scores)
     : seq_(seq),
-      top_(top),
+      top_(size.top),
       mailbox_(std::move(mailbox)),
       notify_(std::move(notify)),
       scores_(std::move(scores)),
-      records_max_(tokens_max),
-      records_(std::make_unique_for_overwrite<std::byte[]>(size_t{tokens_max} * sizeof(Record))),
-      tops_(std::make_unique_for_overwrite<std::byte[]>(size_t{tokens_max} * top *
-                                                        sizeof(sample::TokenLogprob))) {}
-
-uint64_t TokenStream::bytes(uint32_t tokens_max, uint8_t top) {
-  return tokens_max * token_bytes(top) + sizeof(TokenStream);
+      records_max_(size.tokens_max),
+      records_(std::make_unique_for_overwrite<std::byte[]>(size_t{size.tokens_max} * sizeof(Record))),
+      tops_(std::make_unique_for_overwrite<std::byte[]>(size_t{size.tokens_max} * size.top *
+                                                        sizeof(sample::TokenLogprob))),
+      share_(std::move(room), bytes(size.tokens_max, size.top)) {
+  share_.use(bytes_in_use(0, top_));
 }
 
 uint64_t TokenStream::token_bytes(uint8_t top) {
@@ -79,15 +87,19 @@ uint64_t TokenStream::bytes_in_use(uint64_t tokens, uint8_t top) {
 bool TokenStream::next(TokenEvent& event) {
   if (read_ == written_.load(std::memory_order_acquire)) return false;
   const Record& r = *record(read_);
-  event.id = r.id, event.is_end = r.is_end, event.logprob = r.logprob, event.time_us = r.time_us;
-  event.top_count = r.top_count;
-  std::copy_n(tops(read_), r.top_count, event.top.begin());
+  event.id = r.id, event.logprob = r.logprob, event.time_us = static_cast<int64_t>(r.stamp >> kTimeShift);
+  event.is_end = (r.stamp >> kEndShift & 1) != 0, event.top_count = static_cast<uint8_t>(r.stamp & kTopMask);
+  std::copy_n(tops(read_), event.top_count, event.top.begin());
   ++read_;
   return true;
 }
 
-bool TokenStream::ended() const {
-  return done_.load(std::memory_order_acquire) && read_ == written_.load(std::memory_order_acquire);
+bool TokenStream::ended() {
+  if (!done_.load(std::memory_order_acquire) || read_ != written_.load(std::memory_order_acquire))
+    return false;
+  records_.reset(), tops_.reset();
+  share_.give_back();
+  return true;
 }
 
 void TokenStream::cancel() {
@@ -103,16 +115,20 @@ void TokenStream::append(std::span<const sample::Pick> picks, int64_t time_us) {
   TALLY_CHECK(picks.size() <= records_max_ - i, "more tokens than the stream has room for", i, picks.size());
   for (const sample::Pick& pick : picks) {
     const auto top = std::min(top_, pick.top_count);
-    std::construct_at(record(i), Record{pick.id, pick.logprob, time_us, pick.is_end, top});
+    const uint64_t stamp =
+        static_cast<uint64_t>(time_us) << kTimeShift | uint64_t{pick.is_end} << kEndShift | top;
+    std::construct_at(record(i), Record{pick.id, pick.logprob, stamp});
     std::uninitialized_copy_n(pick.top.begin(), top, tops(i));
     ++i;
   }
+  share_.use(bytes_in_use(i, top_));
   written_.store(i, std::memory_order_release);
 }
 
 void TokenStream::end(Finish finish, const Receipt& receipt) {
   finish_ = finish;
   receipt_ = receipt;
+  share_.settle();
   done_.store(true, std::memory_order_release);
 }
 

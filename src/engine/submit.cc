@@ -86,7 +86,13 @@ Submitted Loop::submit(Request request) {
   const double ahead = static_cast<double>(scheduler_.queue_stats().waiting_tokens);
   const double wait_s = rows_per_second_ > 0 ? std::ceil(ahead / rows_per_second_) : 1;
   Refused refused{.retry_after_s = static_cast<uint32_t>(std::clamp(wait_s, 1.0, 60.0))};
-  if (!streams_fit(request, wanted)) return {{}, refused};
+  const uint64_t bytes = answer_bytes(request, wanted), room = room_->left();
+  const bool fits_alone = bytes <= room_->bytes_max();
+  if (bytes > room) {
+    refused.why = fits_alone ? Refusal::kAnswersFull : Refusal::kAnswerTooLarge;
+    refused.needed = bytes, refused.available = fits_alone ? room : room_->bytes_max();
+    return {{}, refused, bytes};
+  }
   next_seq_ += wanted.choices;
   const sched::Admission admission = scheduler_.submit(std::move(wanted));
   if (admission.refusal != sched::Refusal::kNone) {
@@ -96,15 +102,16 @@ Submitted Loop::submit(Request request) {
   }
   if (held) promoter_->add(first, space);
   Submitted result = add_sequences(std::move(request), admission, first, prompt_tokens);
+  result.answer_bytes = bytes;
   mailbox_->attention = true;
   mailbox_->wake.notify_one();
   return result;
 }
 
-// Is there room for the answers of one more request? They are kept until they are read, and where they follow
-// a constraint until they end; a request of many choices without a limit keeps room for as many contexts. One
-// alone always fits.
-bool Loop::streams_fit(const Request& request, const sched::Request& wanted) const {
+// All that one more request may come to hold: its answers and scores until they are read, and where they
+// follow a constraint what that keeps until they end. A request without a limit may fill as many contexts as
+// it has choices.
+uint64_t Loop::answer_bytes(const Request& request, const sched::Request& wanted) const {
   const uint64_t prompt = std::min<uint64_t>(wanted.prompt.size(), parts_.info.max_model_len);
   const auto left = static_cast<uint32_t>(parts_.info.max_model_len - prompt);
   const uint32_t most = request.max_tokens > 0 ? std::min(request.max_tokens, left) : left;
@@ -112,10 +119,10 @@ bool Loop::streams_fit(const Request& request, const sched::Request& wanted) con
   uint64_t bytes = request.choices * TokenStream::bytes(tokens, best_told(request)) +
                    wanted.choices * followed_bytes(request, tokens);
   if (wanted.beams) bytes += BeamFamily::bytes(rules_of(request, tokens, parts_.end_ids.size()));
-  if (request.prompt_logprobs >= 0)
+  if (request.prompt_logprobs >= 0 && prompt > 0)
     bytes +=
-        PromptScores::bytes(static_cast<uint32_t>(prompt), static_cast<uint8_t>(request.prompt_logprobs));
-  return promised_bytes_ == 0 || promised_bytes_ + bytes <= parts_.stream_bytes_max;
+        PromptScores::bytes(static_cast<uint32_t>(prompt - 1), static_cast<uint8_t>(request.prompt_logprobs));
+  return bytes;
 }
 
 // The sequences of a request that the scheduler took, and their streams.
@@ -125,30 +132,27 @@ Submitted Loop::add_sequences(Request request, const sched::Admission& admission
   const bool beams = request.beams && request.beams->width > 1;
   if (request.beams) request.params.temperature = 0, request.params.logprobs = best_told(request);
   const uint8_t top = best_told(request);
-  const auto scoring = scoring_of(request, prompt_tokens);
+  std::shared_ptr<PromptScores> scores;
+  if (request.prompt_logprobs >= 0)
+    scores = std::make_shared<PromptScores>(prompt_tokens - 1, static_cast<uint8_t>(request.prompt_logprobs),
+                                            room_);
   Submitted result;
-  uint64_t promised = TokenStream::bytes(admission.max_tokens, top),
-           booked = TokenStream::bytes_in_use(0, top);
   for (uint32_t c = 0; c < request.choices; ++c) {
     const SeqId seq = beams ? first : SeqId{raw(first) + c};
-    result.streams.push_back(std::make_shared<TokenStream>(
-        seq, admission.max_tokens, top, mailbox_, request.notify, scoring ? scoring->scores : nullptr));
+    result.streams.push_back(std::make_shared<TokenStream>(seq, StreamSize{admission.max_tokens, top},
+                                                           mailbox_, request.notify, room_, scores));
   }
   const uint32_t width = beams ? request.beams->width : request.choices;
   std::shared_ptr<BeamFamily> family;
   if (beams) {
     const sample::BeamRules rules = rules_of(request, admission.max_tokens, parts_.end_ids.size());
-    family = std::make_shared<BeamFamily>(rules, first, result.streams);
-    booked = BeamFamily::bytes(rules) / width;
-    promised = promised * request.choices / width + booked;
+    family = std::make_shared<BeamFamily>(rules, first, result.streams, room_);
   }
-  promised += followed_bytes(request, admission.max_tokens);
   const auto params = std::make_shared<const sample::Params>(std::move(request.params));
   for (uint32_t c = 0; c < width; ++c) {
     auto sequence = std::make_unique<Sequence>();
     sequence->beams = family;
-    sequence->scoring = scoring;
-    if (scoring) ++scoring->sequences;
+    sequence->scores = scores;
     sequence->prompt_only = request.prompt_only;
     if (!beams) sequence->stream = std::static_pointer_cast<TokenStream>(result.streams[c]);
     sequence->params = params;
@@ -158,40 +162,11 @@ Submitted Loop::add_sequences(Request request, const sched::Admission& admission
     sequence->receipt.prompt_tokens = prompt_tokens;
     sequence->receipt.seed = params->seed;
     sequence->mark_us = now;
-    sequence->promised_bytes = promised;
-    promised_bytes_ += promised;
-    book_answer(sequence->booked_bytes, booked);
+    if (request.constraint) sequence->followed = {room_, followed_bytes(request, admission.max_tokens)};
     sequence->constraint = request.constraint;
     sequences_.emplace(SeqId{raw(first) + c}, std::move(sequence));
   }
   return result;
-}
-
-// Null: nothing is scored.
-std::shared_ptr<Loop::Scoring> Loop::scoring_of(const Request& request, uint32_t prompt_tokens) {
-  if (request.prompt_logprobs < 0) return nullptr;
-  auto scoring = std::make_shared<Scoring>();
-  scoring->top = static_cast<uint8_t>(request.prompt_logprobs);
-  scoring->scores = std::make_shared<PromptScores>(prompt_tokens - 1, scoring->top);
-  scoring->promised_bytes = PromptScores::bytes(prompt_tokens - 1, scoring->top);
-  promised_bytes_ += scoring->promised_bytes;
-  book_answer(scoring->booked_bytes, scoring->scores->bytes_in_use());
-  return scoring;
-}
-
-void Loop::book_answer(uint64_t& booked, uint64_t bytes_in_use) {
-  if (bytes_in_use == booked) return;
-  parts_.accounts->book(base::Account::kRuntime, "token streams",
-                        static_cast<int64_t>(bytes_in_use) - static_cast<int64_t>(booked));
-  booked = bytes_in_use;
-}
-
-void Loop::release_stream(Sequence& s) {
-  promised_bytes_ -= s.promised_bytes;
-  book_answer(s.booked_bytes, 0);
-  if (!s.scoring || --s.scoring->sequences > 0) return;
-  promised_bytes_ -= s.scoring->promised_bytes;
-  book_answer(s.scoring->booked_bytes, 0);
 }
 
 }  // namespace tally::engine

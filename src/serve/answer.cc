@@ -119,6 +119,7 @@ bool Answer::submit(size_t prompt_index, const sample::Params& params) {
   };
   const auto submitted = desk_->backend.engine->submit(std::move(request));
   if (submitted.streams.empty()) return refuse(submitted.refused, prompt.size()), false;
+  answer_bytes_ += submitted.answer_bytes;
   for (const auto& stream : submitted.streams) add_choice(prompt_index, stream);
   return true;
 }
@@ -145,8 +146,15 @@ void Answer::add_choice(size_t prompt_index, std::shared_ptr<engine::Stream> str
   choices_.push_back(std::move(choice));
 }
 
-void Answer::refuse(const engine::Refused& refused, size_t prompt_tokens) {
+void Answer::refuse(engine::Refused refused, size_t prompt_tokens) {
   cancel_all();
+  // Its own prompts can be what fills the room: then it will not fit later either.
+  const uint64_t bytes = answer_bytes_ + refused.needed,
+                 most = desk_->backend.engine->info().answer_bytes_max;
+  if (refused.why == engine::Refusal::kAnswersFull && bytes > most) {
+    refused.why = engine::Refusal::kAnswerTooLarge;
+    refused.needed = bytes, refused.available = most;
+  }
   const ApiError error =
       refusal(refused, desk_->backend.engine->info(),
               {prompt_tokens, order_.options.max_tokens, order_.options.choices.prompt_only});

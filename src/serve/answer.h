@@ -59,7 +59,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
   bool submit_all();
   bool submit(size_t prompt_index, const sample::Params& params);
   void add_choice(size_t prompt_index, std::shared_ptr<engine::Stream> stream);
-  void refuse(const engine::Refused& refused, size_t prompt_tokens);
+  void refuse(engine::Refused refused, size_t prompt_tokens);
   void turn();
   void take_all(Choice& choice);
   void tell_prompt(Choice& choice);
@@ -93,7 +93,8 @@ class Answer : public std::enable_shared_from_this<Answer> {
   std::vector<http::Field> fields_;
   std::atomic<bool> turn_posted_{false}, gone_{false};
   std::vector<std::unique_ptr<Choice>> choices_;
-  std::string events_;  // of this turn
+  uint64_t answer_bytes_ = 0;  // that the engine keeps for the prompts taken so far
+  std::string events_;         // of this turn
   int64_t turn_us_ = 0;
   bool answered_ = false;        // the client has, or will get, all it will ever get
   std::optional<Ended> reason_;  // none: refused at the door

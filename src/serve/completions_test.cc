@@ -310,6 +310,33 @@ TEST(Completions, Refusals) {
   EXPECT_EQ(first.read_reply().status, 200);
 }
 
+// A fake answer is a byte a token, and nothing is given back.
+TEST(Completions, AnswersThatDoNotFit) {
+  Rig rig;
+  rig.engine.answer_room = 100;
+  const Reply full = rig.post("/v1/completions", R"({"model":"tiny","prompt":"x","max_tokens":101})");
+  EXPECT_EQ(full.status, 503);
+  EXPECT_EQ(full.field("retry-after"), "7");
+  EXPECT_EQ(json::parse(full.body)["error"]["code"], "overloaded");
+  EXPECT_NE(full.body.find("101 bytes are needed, 100 are left"), std::string::npos) << full.body;
+  EXPECT_EQ(rig.post("/v1/completions", R"({"model":"tiny","prompt":"x","max_tokens":5})").status, 200);
+
+  // One prompt alone would fit; the list can never, however empty the server is.
+  rig.engine.answer_room = kAnswerBytesMax;
+  std::string prompts = R"("x")";
+  const size_t count = kAnswerBytesMax / (16 * 500) + 1;
+  for (size_t i = 1; i < count; ++i) prompts += R"(,"x")";
+  const Reply never =
+      rig.post("/v1/completions", R"({"model":"tiny","n":16,"max_tokens":500,"prompt":[)" + prompts + "]}");
+  EXPECT_EQ(never.status, 400) << never.body;
+  const json error = json::parse(never.body)["error"];
+  EXPECT_EQ(error["code"], "invalid_value");
+  EXPECT_EQ(error["param"], "max_tokens");
+  const std::string sum = std::to_string(count * 16 * 500) + " bytes";
+  EXPECT_NE(never.body.find(sum), std::string::npos) << never.body;
+  EXPECT_TRUE(eventually([&] { return rig.engine.live() == 0; }));
+}
+
 TEST(Completions, TokenizerRoutesAndModels) {
   Rig rig;
   const json tokens = json::parse(rig.post("/tokenize", R"({"prompt":"Hello there"})").body);

@@ -44,7 +44,7 @@ class FakeStream final : public engine::Stream {
     }
     return true;
   }
-  bool ended() const override {
+  bool ended() override {
     const std::lock_guard lock(mutex);
     return done && read == events.size();
   }
@@ -62,6 +62,8 @@ class FakeStream final : public engine::Stream {
   engine::Finish why = engine::Finish::kStop;
   engine::Receipt account;
 };
+
+inline constexpr uint64_t kAnswerBytesMax = 100'000;
 
 struct FakeOptions {
   uint32_t max_model_len = 512, max_seqs = 64, max_queue = 256, vocab_size = 1024;
@@ -91,6 +93,7 @@ class FakeEngine final : public engine::Engine {
              .isa = "scalar",
              .model_fingerprint = std::string(64, 'a'),
              .tuning = {}};
+    info_.answer_bytes_max = kAnswerBytesMax;
   }
 
   engine::Submitted submit(engine::Request request) override {
@@ -115,6 +118,15 @@ class FakeEngine final : public engine::Engine {
     if (live_.size() >= options_.max_queue)
       return {.streams = {}, .refused = {.why = engine::Refusal::kQueueFull, .retry_after_s = 7}};
     engine::Submitted submitted;
+    submitted.answer_bytes = uint64_t{request.choices} * request.max_tokens;
+    const uint64_t room = answer_room.load();
+    if (submitted.answer_bytes > room) {
+      submitted.refused = {
+          .why = engine::Refusal::kAnswersFull, .needed = submitted.answer_bytes, .available = room};
+      submitted.refused.retry_after_s = 7;
+      return submitted;
+    }
+    answer_room = room - submitted.answer_bytes;
     for (uint32_t c = 0; c < request.choices; ++c) {
       auto stream = std::make_shared<FakeStream>(request, c);
       stream->account.arrived_us = request.arrived_us;
@@ -218,6 +230,8 @@ class FakeEngine final : public engine::Engine {
 
   std::atomic<bool> frozen{false};  // no sequence advances, though cancels and deadlines are seen
   std::atomic<bool> pool_too_small{false};
+  // Of answers, a byte a token; what is taken does not come back.
+  std::atomic<uint64_t> answer_room{UINT64_MAX};
   std::atomic<uint64_t> cancels{0}, waiting{0};
   engine::Request last_request;  // read it when nothing is being submitted
   engine::KvEvents all_events;   // these two are set before requests come

@@ -72,6 +72,22 @@ ApiError refusal(const engine::Refused& refused, const engine::Info& info, const
               info.max_model_len, refused.needed, refused.available, kAdvice)};
     case engine::Refusal::kTooManyChoices:
       return too_many_choices(refused.needed, refused.available);
+    case engine::Refusal::kAnswerTooLarge:
+      return {.code = Code::kInvalidValue,
+              .message = fmt::format("The answer may come to {} bytes before it is read, and this server "
+                                     "keeps {} for all answers. They "
+                                     "grow with max_tokens (without it: up to the context), n, best_of, "
+                                     "logprobs, prompt_logprobs and the "
+                                     "number of prompts.",
+                                     refused.needed, refused.available),
+              .param = "max_tokens"};
+    case engine::Refusal::kAnswersFull:
+      return {.code = Code::kOverloaded,
+              .message = fmt::format(
+                  "Answers that are not read yet hold the room for them: {} bytes are needed, {} are "
+                  "left. Please try again later.",
+                  refused.needed, refused.available),
+              .retry_after_s = std::max(refused.retry_after_s, 1u)};
     case engine::Refusal::kStopping:
       return {.code = Code::kShuttingDown,
               .message = "The server is shutting down.",

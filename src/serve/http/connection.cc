@@ -5,6 +5,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
 
@@ -40,9 +41,14 @@ void LiveExchange::promise_stream(std::vector<Field> head) {
 }
 
 void LiveExchange::send(std::string events, bool last) {
-  unsent_.fetch_add(events.size(), std::memory_order_relaxed);
-  on_connection(
-      [events = std::move(events), last](Connection& c, LiveExchange& self) { c.send(self, events, last); });
+  std::optional<Shortcut::Rest> rest = Shortcut::Rest{std::move(events), false};
+  if (!last) rest = shortcut_.send(std::move(rest->bytes));
+  if (!rest) return;
+  unsent_.fetch_add(rest->bytes.size(), std::memory_order_relaxed);
+  on_connection([rest = std::move(*rest), last](Connection& c, LiveExchange& self) {
+    if (!last) self.shortcut_.arrived();
+    c.send(self, rest, last);
+  });
 }
 
 void LiveExchange::fail(Response plain, std::string events) {
@@ -237,10 +243,14 @@ void Connection::add_chunk(LiveExchange& exchange, std::string_view data) {
     out_ += data;
 }
 
-void Connection::send(LiveExchange& exchange, const std::string& events, bool last) {
+void Connection::send(LiveExchange& exchange, const Shortcut::Rest& events, bool last) {
+  exchange.shortcut_.close();
   commit(exchange);
-  exchange.queued_ += events.size();
-  add_chunk(exchange, events);
+  exchange.queued_ += events.bytes.size();
+  if (events.framed)
+    out_ += events.bytes;
+  else
+    add_chunk(exchange, events.bytes);
   if (last) {
     if (exchange.request().minor_version == 1) out_ += "0\r\n\r\n";
     exchange.finished_ = true;
@@ -251,6 +261,7 @@ void Connection::send(LiveExchange& exchange, const std::string& events, bool la
 
 void Connection::fail(LiveExchange& exchange, Response plain, const std::string& events) {
   if (!exchange.committed_) return respond(exchange, std::move(plain));
+  exchange.shortcut_.close();
   add_chunk(exchange, events);
   if (exchange.request().minor_version == 1) out_ += "0\r\n\r\n";
   exchange.finished_ = true;
@@ -300,6 +311,8 @@ void Connection::on_write(const boost::system::error_code& error, size_t bytes) 
 }
 
 void Connection::flushed() {
+  if (phase_ == Phase::kRunning && exchange_->committed_)
+    exchange_->shortcut_.open(socket_.native_handle(), exchange_->request().minor_version == 1);
   if (phase_ != Phase::kFlushing) return;
   if (exchange_) {
     --hub_.open_exchanges;
@@ -350,6 +363,7 @@ void Connection::close() {
   if (exchange_) {
     --hub_.open_exchanges;
     const auto exchange = std::move(exchange_);
+    exchange->shortcut_.close();
     if (!exchange->finished_) exchange->leave();
   }
   boost::system::error_code ignored;
@@ -385,7 +399,9 @@ void Connection::tick(int64_t now_us) {
     return close();
   }
   if (phase_ == Phase::kRunning && exchange_->promised_ &&
-      now_us - event_us_ >= int64_t{hub_.limits.heartbeat_ms} * 1000) {
+      now_us - std::max(event_us_, exchange_->shortcut_.sent_us()) >=
+          int64_t{hub_.limits.heartbeat_ms} * 1000) {
+    exchange_->shortcut_.close();
     if (exchange_->committed_)
       add_chunk(*exchange_, "\n");
     else

@@ -2,10 +2,12 @@
 // One connection: a state machine driven by reads, writes, answers and the clock. Private to http/ (it
 // includes Asio).
 //
-// Every member function runs on the I/O thread. Phases: kHead (between requests too) -> kBody -> kRunning ->
-// kFlushing, and back to kHead; or kLinger, when the last bytes are out and the peer may still be sending.
+// Every member function runs on the I/O thread; events can pass it by the exchange's Shortcut. Phases: kHead
+// (between requests too) -> kBody -> kRunning -> kFlushing, and back to kHead; or kLinger, when the last
+// bytes are out and the peer may still be sending.
 
 #include "serve/http/parser.h"
+#include "serve/http/shortcut.h"
 #include "serve/http/transport.h"
 
 #include <boost/asio/io_context.hpp>
@@ -58,6 +60,7 @@ class LiveExchange final : public Exchange, public std::enable_shared_from_this<
   const Request request_;
   std::atomic<size_t> unsent_{0};
   std::atomic<bool> gone_{false};
+  Shortcut shortcut_;
   std::mutex mutex_;
   std::function<void()> on_gone_, on_room_;  // guarded by mutex_
   // I/O thread only:
@@ -83,7 +86,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
 
   // Called by LiveExchange.
   void respond(LiveExchange& exchange, Response response);
-  void send(LiveExchange& exchange, const std::string& events, bool last);
+  void send(LiveExchange& exchange, const Shortcut::Rest& events, bool last);
   void fail(LiveExchange& exchange, Response plain, const std::string& events);
   void promise(LiveExchange& exchange, std::vector<Field> head);
 
