@@ -53,6 +53,10 @@ struct Lanes {
   static TALLY_INLINE I load_s8(const void* p) {
     return _mm256_cvtepi8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p)));
   }
+  // kRows int16 as int32.
+  static TALLY_INLINE I load_s16(const void* p) {
+    return _mm256_cvtepi16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+  }
   // Four int8, or a pair of int16, in every lane.
   static TALLY_INLINE I broadcast4(const void* p) {
     int32_t four;

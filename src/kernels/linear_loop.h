@@ -9,11 +9,10 @@
 
 namespace tally::kernels {
 
-// One weight group under a few tokens of one panel tile.
+// One weight group under the tokens of up to two neighbouring panel tiles, of which only the first must exist.
 struct TileArgs {
   const std::byte* group;
-  PanelTile tile;
-  size_t first;  // token of the tile
+  PanelTile tile, next;
   size_t k;
   float* out;  // element [first token][first row]
   size_t out_stride;
@@ -24,9 +23,9 @@ using TileFn = void (*)(const TileArgs&);
 
 struct TileLoop {
   size_t group_bytes;
-  size_t token_bytes;   // of the panel
-  const TileFn* tiles;  // [width]: tiles[n - 1] handles n tokens
-  size_t width;
+  size_t token_bytes;  // of the panel
+  TileFn tile;
+  size_t tiles;  // that it takes at once: 1 or 2
 };
 
 // Part `i` of `n` tokens cut into `parts` nearly equal pieces begins here.
@@ -36,33 +35,22 @@ static inline size_t part_begin(size_t n, size_t parts, size_t i) { return n * i
 // once a chunk and from L1 or L2 for every further tile.
 static inline void run_tiles(const LinearArgs& a, const TileLoop& loop) {
   const size_t tiles = (a.tokens + kPanelTile - 1) / kPanelTile;
-  const size_t fit = a.tuning.chunk_bytes / (kPanelTile * loop.token_bytes);
-  const size_t chunk = fit > 0 ? fit : 1;
+  const size_t step = loop.tiles * kPanelTile * loop.token_bytes;
+  const size_t chunk = a.tuning.chunk_bytes > step ? a.tuning.chunk_bytes / step * loop.tiles : loop.tiles;
   for (size_t chunk_begin = 0; chunk_begin < tiles; chunk_begin += chunk) {
     const size_t chunk_end = chunk_begin + chunk < tiles ? chunk_begin + chunk : tiles;
     for (size_t group = a.group_begin; group < a.group_end; ++group) {
       const size_t row = group * kGroupRows;
       const size_t rows = a.rows - row < kGroupRows ? a.rows - row : kGroupRows;
-      for (size_t i = chunk_begin; i < chunk_end; ++i) {
-        const PanelTile tile = panel_tile(a.panel, a.tokens, loop.token_bytes, i);
-        const size_t parts = (tile.tokens + loop.width - 1) / loop.width;
-        for (size_t part = 0; part < parts; ++part) {
-          const size_t first = part_begin(tile.tokens, parts, part);
-          const size_t count = part_begin(tile.tokens, parts, part + 1) - first;
-          loop.tiles[count - 1]({a.weights + group * loop.group_bytes, tile, first, a.k,
-                                 a.out + (i * kPanelTile + first) * a.out_stride + row, a.out_stride, rows,
-                                 a.tuning.prefetch_bytes});
-        }
+      for (size_t i = chunk_begin; i < chunk_end; i += loop.tiles) {
+        PanelTile next{};
+        if (i + 1 < chunk_end && loop.tiles == 2) next = panel_tile(a.panel, a.tokens, loop.token_bytes, i + 1);
+        loop.tile({a.weights + group * loop.group_bytes, panel_tile(a.panel, a.tokens, loop.token_bytes, i),
+                   next, a.k, a.out + i * kPanelTile * a.out_stride + row, a.out_stride, rows,
+                   a.tuning.prefetch_bytes});
       }
     }
   }
-}
-
-// The same for a kernel that takes a panel tile of any width at once.
-static inline void run_whole_tiles(const LinearArgs& a, size_t group_bytes, size_t token_bytes, TileFn tile) {
-  TileFn tiles[kPanelTile];
-  for (TileFn& t : tiles) t = tile;
-  run_tiles(a, {group_bytes, token_bytes, tiles, kPanelTile});
 }
 
 // The definition's loop: row(group, lane, tile, acc) adds row `lane` times every token of the tile to

@@ -308,7 +308,7 @@ void block32_tile(const TileArgs& a) {
 
 template <class Format>
 void linear_block32(const LinearArgs& a) {
-  run_whole_tiles(a, a.k / 32 * 2 * Format::kUnit, a.k / 32 * kInt32BlockBytes, block32_tile<Format>);
+  run_tiles(a, {a.k / 32 * 2 * Format::kUnit, a.k / 32 * kInt32BlockBytes, block32_tile<Format>, 1});
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ void float_tile(const TileArgs& a) {
 template <class Format>
 void linear_floats(const LinearArgs& a) {
   const size_t steps = (a.k + Format::kStep - 1) / Format::kStep;
-  run_whole_tiles(a, steps * Format::kBytes, a.k * sizeof(float), float_tile<Format>);
+  run_tiles(a, {steps * Format::kBytes, a.k * sizeof(float), float_tile<Format>, 1});
 }
 
 }  // namespace

@@ -75,6 +75,7 @@ TALLY_INLINE inline void unpack_two_bits(const uint8_t* planes, Integers* codes)
 template <class UnitOf>
 struct ByMinimum {
   using Unit = UnitOf;
+  static constexpr int kShift = 0;
   struct Factors {
     Floats d, dmin;
   };
@@ -89,9 +90,10 @@ struct ByMinimum {
 };
 
 // Formats of value d * scale * (code - 2^kShift), scales signed bytes: the side is that of the scales.
-template <class UnitOf, size_t kScaleElements, int kShift>
+template <class UnitOf, size_t kScaleElements, int kOffsetShift>
 struct ByOffset {
   using Unit = UnitOf;
+  static constexpr int kShift = kOffsetShift;
   using Factors = Floats;
   static constexpr size_t kElements = kScaleElements;
 
