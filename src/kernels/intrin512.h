@@ -75,6 +75,7 @@ __attribute__((noinline)) simde__m512i emulated_dpwssd_epi32(simde__m512i sum, s
   return join(_mm256_add_epi32(low256(sum), low256(products)),
               _mm256_add_epi32(high256(sum), high256(products)));
 }
+inline void emulated_stream_ps(float* p, simde__m512 v) { simde_mm512_store_ps(p, v); }
 inline void emulated_mask_storeu_ps(void* p, unsigned mask, simde__m512 v) {
   alignas(64) float lanes[16];
   simde_mm512_store_ps(lanes, v);
@@ -106,6 +107,7 @@ inline simde__m512 emulated_maskz_loadu_ps(unsigned mask, const void* p) {
 #define _mm512_dpbusd_epi32(sum, w, x) emulated_dpbusd_epi32(sum, w, x)
 #undef _mm512_dpwssd_epi32
 #define _mm512_dpwssd_epi32(sum, a, b) emulated_dpwssd_epi32(sum, a, b)
+#define _mm512_stream_ps(p, v) emulated_stream_ps(p, v)
 #define _mm512_mask_storeu_ps(p, mask, v) emulated_mask_storeu_ps(p, mask, v)
 #define _mm512_maskz_loadu_ps(mask, p) emulated_maskz_loadu_ps(mask, p)
 

@@ -4,7 +4,10 @@
 #include "kernels/kernels.h"
 #include "kernels/panel.h"
 
+#include <xmmintrin.h>
+
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 namespace tally::kernels {
@@ -18,6 +21,7 @@ struct TileArgs {
   size_t out_stride;
   size_t rows;  // of the group that exist: 1..32
   size_t prefetch;  // bytes ahead (LinearTuning)
+  bool stream;      // whole registers of the output are aligned and go past the caches
 };
 using TileFn = void (*)(const TileArgs&);
 
@@ -31,12 +35,20 @@ struct TileLoop {
 // Part `i` of `n` tokens cut into `parts` nearly equal pieces begins here.
 static inline size_t part_begin(size_t n, size_t parts, size_t i) { return n * i / parts; }
 
+// An output that no cache keeps until it is read would be fetched only to be overwritten.
+inline constexpr size_t kStreamBytes = size_t{8} << 20;
+static inline bool streams_out(const LinearArgs& a) {
+  return a.tokens * a.out_stride * sizeof(float) >= kStreamBytes && a.out_stride % 16 == 0 &&
+         reinterpret_cast<uintptr_t>(a.out) % 64 == 0;
+}
+
 // Order: token chunks whose panel stays in L2, under each the groups, so that a group is read from memory
 // once a chunk and from L1 or L2 for every further tile.
 static inline void run_tiles(const LinearArgs& a, const TileLoop& loop) {
   const size_t tiles = (a.tokens + kPanelTile - 1) / kPanelTile;
   const size_t step = loop.tiles * kPanelTile * loop.token_bytes;
   const size_t chunk = a.tuning.chunk_bytes > step ? a.tuning.chunk_bytes / step * loop.tiles : loop.tiles;
+  const bool stream = streams_out(a);
   for (size_t chunk_begin = 0; chunk_begin < tiles; chunk_begin += chunk) {
     const size_t chunk_end = chunk_begin + chunk < tiles ? chunk_begin + chunk : tiles;
     for (size_t group = a.group_begin; group < a.group_end; ++group) {
@@ -47,10 +59,11 @@ static inline void run_tiles(const LinearArgs& a, const TileLoop& loop) {
         if (i + 1 < chunk_end && loop.tiles == 2) next = panel_tile(a.panel, a.tokens, loop.token_bytes, i + 1);
         loop.tile({a.weights + group * loop.group_bytes, panel_tile(a.panel, a.tokens, loop.token_bytes, i),
                    next, a.k, a.out + i * kPanelTile * a.out_stride + row, a.out_stride, rows,
-                   a.tuning.prefetch_bytes});
+                   a.tuning.prefetch_bytes, stream});
       }
     }
   }
+  if (stream) _mm_sfence();  // before anybody is told that the output is there
 }
 
 // The definition's loop: row(group, lane, tile, acc) adds row `lane` times every token of the tile to

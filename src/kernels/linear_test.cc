@@ -3,11 +3,13 @@
 #include "kernels/linear.h"
 
 #include "kernels/linear_data.h"
+#include "kernels/linear_loop.h"
 #include "kernels/panel.h"
 #include "kernels/runnable_test_support.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <string>
@@ -179,6 +181,27 @@ TEST_P(LinearTest, VariantsEqualScalarAtTheLargestSumOfEveryCode) {
 TEST_P(LinearTest, VariantsEqualScalarOnABigMatrix) {
   // More than one token chunk of the loop: 256 KiB of panel.
   expect_equal({64, 2048, 150}, WeightMode::kRandom, InputMode::kRandom);
+}
+
+// Aligned and larger than what is streamed past the caches; 37 rows have a register that is not whole.
+TEST_P(LinearTest, ALargeOutputHasTheSameBits) {
+  const size_t k = format().block == 1 ? 8 : format().block, rows = 37, tokens = 33;
+  Problem problem = make_problem(format(), {rows, k, tokens}, random_, WeightMode::kRandom, InputMode::kRandom);
+  const std::vector<float> expected = problem.run(scalar());
+  const size_t stride = kStreamBytes / sizeof(float) / 32, small = rows + 5;
+  AlignedBytes bytes(tokens * stride * sizeof(float));
+  LinearArgs args{.weights = problem.weights.data(), .rows = rows, .k = k, .panel = problem.panel.data()};
+  args.tokens = tokens, args.out = reinterpret_cast<float*>(bytes.data()), args.out_stride = stride;
+  args.group_end = 2;
+  ASSERT_TRUE(streams_out(args));
+  for (const LinearVariant& v : runnable(family_)) {
+    for (size_t t = 0; t < tokens; ++t)
+      std::fill_n(args.out + t * stride, small, Output::kUntouched);
+    v.entry(args);
+    for (size_t t = 0; t < tokens; ++t)
+      ASSERT_EQ(std::memcmp(args.out + t * stride, expected.data() + 1 + (t + 1) * small, small * sizeof(float)), 0)
+          << v.name << ", token " << t;
+  }
 }
 
 TEST_P(LinearTest, GroupRangesWriteTheirRowsOnly) {

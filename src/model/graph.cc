@@ -60,9 +60,9 @@ class Builder {
     switch (stage.kind) {
       case StageKind::kLinear:
       case StageKind::kHeadLinear:
-        return cut(stage, 8);  // small enough that threads end together, large enough to stream
+        return cut_tapering(stage);
       case StageKind::kExpertLinear:
-        return cut(stage, 2);  // several experts are active
+        return cut_evenly(stage, 2);  // several experts are active
       default:
         return;
     }
@@ -73,20 +73,34 @@ class Builder {
     width = std::max(width, i.n);
   }
 
-  // About `per_thread` chunks a thread over the whole stage.
-  void cut(Stage& stage, uint32_t per_thread) {
+  // Chunks that are a share of all groups or of those that are left: size(all, left), 0 counting as 1.
+  template <class Size>
+  void cut(Stage& stage, Size size) {
     stage.chunks.clear();
-    uint32_t total = 0;
     const auto groups = [&](uint32_t i) {
       return (p_.code[i].matrix.rows + static_cast<uint32_t>(kernels::kGroupRows) - 1) /
              static_cast<uint32_t>(kernels::kGroupRows);
     };
-    for (uint32_t i = stage.begin; i < stage.end; ++i) total += groups(i);
-    const uint32_t step = std::max(1u, total / (static_cast<uint32_t>(threads_) * per_thread));
+    uint32_t all = 0;
+    for (uint32_t i = stage.begin; i < stage.end; ++i) all += groups(i);
+    uint32_t left = all;
     for (uint32_t i = stage.begin; i < stage.end; ++i) {
-      for (uint32_t g = 0; g < groups(i); g += step)
-        stage.chunks.push_back({i, g, std::min(groups(i), g + step)});
+      for (uint32_t g = 0; g < groups(i);) {
+        const uint32_t end = std::min(groups(i), g + std::max(1u, size(all, left)));
+        stage.chunks.push_back({i, g, end});
+        left -= end - g, g = end;
+      }
     }
+  }
+  void cut_evenly(Stage& stage, uint32_t per_thread) {
+    const uint32_t n = static_cast<uint32_t>(threads_) * per_thread;
+    cut(stage, [n](uint32_t all, uint32_t) { return all / n; });
+  }
+  // Large enough to stream, and towards the end so small that threads end together, whatever a row costs.
+  void cut_tapering(Stage& stage) {
+    const auto threads = static_cast<uint32_t>(threads_);
+    cut(stage,
+        [threads](uint32_t all, uint32_t left) { return std::min(all / (8 * threads), left / (2 * threads)); });
   }
 
   // Of `n` values; of each of `width` where the vector is for heads.

@@ -23,7 +23,7 @@ TALLY_INLINE inline void store_tile(const TileArgs& a, const Sums (&sums)[kSlice
     float* out = a.out + s * Lanes::kRows;
 #pragma GCC unroll 1
     for (size_t t = 0; t < a.tile.tokens; ++t, out += a.out_stride)
-      Lanes::store(out, sums[s][t], a.rows - s * Lanes::kRows);
+      Lanes::write(out, sums[s][t], a.rows - s * Lanes::kRows, a.stream);
   }
 }
 

@@ -241,8 +241,8 @@ TALLY_INLINE inline void store_tile(const TileArgs& args, size_t tokens, const A
   for (size_t i = 0; i < kPasses * kTogether && i * Lanes::kRows < args.rows; ++i)
 #pragma GCC unroll 1  // not sixteen times
     for (size_t t = 0; t < tokens; ++t)
-      Lanes::store(out + t * args.out_stride + i * Lanes::kRows, acc[i / kTogether][i % kTogether][t],
-                   args.rows - i * Lanes::kRows);
+      Lanes::write(out + t * args.out_stride + i * Lanes::kRows, acc[i / kTogether][i % kTogether][t],
+                   args.rows - i * Lanes::kRows, args.stream);
 }
 
 // kTokens: 0, as many as the tiles have, or 1, the only one, whose sums of a block need no memory.
