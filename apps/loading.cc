@@ -142,6 +142,7 @@ engine::LoadRequest load_request(const base::Settings& settings, const std::stri
     s.policy.speculate = settings.text("speculate");
     s.policy.speculate_max = static_cast<uint32_t>(settings.number("speculate-max"));
     s.policy.draft_model = settings.text("draft-model");
+    s.policy.rejection_sampling = settings.text("speculate-verify") == "reject";
   }
   s.step_tokens = static_cast<uint32_t>(settings.number("step-tokens"));
   s.prefix_cache = settings.on("prefix-cache");

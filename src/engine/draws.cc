@@ -99,8 +99,13 @@ sample::Pick Loop::draw_row(const Draw& d, uint32_t row, size_t worker) {
       return {.finite = false};
     }
   }
-  return sample::pick(logits_of(d, row, worker), *d.sequence->params, context_of(d, row),
-                      sample_scratch_[worker]);
+  const sample::Params& params = *d.sequence->params;
+  if (row < g.drafts.size() && accepts_by_chance(*d.sequence)) {
+    const sample::Guess guess{g.drafts[row], parts_.drafter->chances(d.sequence->seat, row)};
+    return sample::pick_or_accept(logits_of(d, row, worker), params, context_of(d, row), guess,
+                                  sample_scratch_[worker]);
+  }
+  return sample::pick(logits_of(d, row, worker), params, context_of(d, row), sample_scratch_[worker]);
 }
 
 // Of a beam the best tokens of its row.

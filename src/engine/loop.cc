@@ -246,6 +246,7 @@ const sched::StepPlan& Loop::plan(int64_t now_us) {
 
 void Loop::pack(const sched::StepPlan& planned, int64_t now_us) {
   record_ = {.step = record_.step + 1, .predicted_us = static_cast<int64_t>(planned.predicted)};
+  if (parts_.drafter) record_.draft_prompt_rows = parts_.drafter->prompt_rows();
   copies_.assign(planned.copies.begin(), planned.copies.end());
   groups_.clear(), draws_.clear(), constrained_.clear(), scored_.clear(), tokens_.clear(), segments_.clear(),
       tables_.clear(), logits_rows_.clear();
@@ -291,6 +292,7 @@ void Loop::pack_rows(const sched::PlannedRows& rows, Group& g) {
   if (rows.drafts > 0) {
     g.drafts = parts_.drafter->drafts(g.sequence->seat).first(rows.drafts);
     tokens_.insert(tokens_.end(), g.drafts.begin(), g.drafts.end());
+    record_.drafts[static_cast<size_t>(parts_.drafter->source(g.sequence->seat))].drafted += rows.drafts;
   }
   segments_.push_back({g.row_begin, rows.rows, rows.position, static_cast<uint32_t>(tables_.size())});
   for (const BlockId block : scheduler_.table(rows.seq)) tables_.push_back(raw(block));

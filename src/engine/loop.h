@@ -34,8 +34,9 @@ struct Parts {
   Info info;
   bool cascade = true;            // model::Batch
   std::unique_ptr<DiskTier> disk;  // null: what leaves the pool is lost
-  base::Arena draft_memory;
+  base::Arena draft_memory, draft_chances;
   std::unique_ptr<Drafter> drafter;  // null: no drafts
+  bool rejection_sampling = false;   // Policy
   base::Accounts* accounts = nullptr;
 };
 
@@ -132,6 +133,7 @@ class Loop final : public Engine {
   void advance_beams();
   // speculate.cc
   void draft();
+  bool accepts_by_chance(const Sequence& sequence) const;
   void offer_drafts();
   void settle_drafts(const Marks& at, bool decodes_only, int64_t now_us);
   void seat_sequences();

@@ -170,6 +170,7 @@ Result<std::unique_ptr<Proposer>> load_draft_model(const LoadRequest& request, c
   TALLY_TRY(d.scratch, d.model->make_scratch(draft.limits, draft.layouts, threads, *parts.accounts));
   d.stops = draft_stops(request), d.context = draft.context(), d.rows_max = draft.limits.rows_max;
   d.sure_enough = request.draft_sure_enough;
+  d.vocab = draws_guesses(request.settings) ? parts.model->spec().vocab : 0;
   return std::unique_ptr<Proposer>(
       std::make_unique<DraftModel>(std::move(d), draft_seats(request.settings), *parts.pool));
 }
@@ -192,7 +193,13 @@ Result<void> make_drafter(const LoadRequest& request, const MemoryPlan& plan, co
     base::log_info("drafts: one of the model takes {:.2f} of a step", model->us_per_draft() / prices.us(1));
     proposers.push_back(std::move(model));
   }
-  const DraftLimits limits{seats, set.policy.speculate_max, parts.model->spec().vocab};
+  DraftLimits limits{seats, set.policy.speculate_max, parts.model->spec().vocab};
+  if (draws_guesses(set)) {
+    const uint64_t bytes = chances_bytes(parts.model->spec().vocab);
+    TALLY_TRY(parts.draft_chances, parts.accounts->reserve(Account::kActivations, "draft chances", bytes));
+    limits.chances = {reinterpret_cast<float*>(parts.draft_chances.data()), bytes / sizeof(float)};
+  }
+  parts.rejection_sampling = set.policy.rejection_sampling;
   parts.drafter = std::make_unique<Drafter>(limits, std::move(proposers), prices);
   return {};
 }

@@ -1,6 +1,7 @@
 #include "engine/plan_sizes.h"
 
 #include "engine/disk/disk_tier.h"
+#include "engine/drafts/draft_model.h"
 #include "engine/drafts/lookup.h"
 #include "engine/drafts/row_prices.h"
 #include "engine/step_log.h"
@@ -88,6 +89,11 @@ PlanAccount activations_account(const LoadRequest& request, const Sizes& s) {
                    fmt::format("{} threads x (candidates and a row of {})", set.threads, vocab)});
   if (s.draft)
     merge_part(parts, {"sampling", sample::Scratch::bytes(s.draft->spec().vocab), "candidates of a thread"});
+  if (draws_guesses(set)) {
+    parts.push_back({"draft chances", Accounts::arena_bytes(chances_bytes(vocab)),
+                     fmt::format("{} drafts x {} x 4 bytes", RowPrices::kRowsMax, vocab)});
+    merge_part(parts, {"sampling", DraftModel::drawing_bytes(vocab), "a row and candidates of drafts"});
+  }
   return account(Account::kActivations, std::move(parts));
 }
 
@@ -182,6 +188,12 @@ uint32_t logits_rows_max(const Settings& set) {
 uint32_t draft_seats(const Settings& set) {
   return set.policy.speculate == "off" ? 0 : std::min(set.max_seqs, set.step_tokens);
 }
+
+bool draws_guesses(const Settings& set) {
+  return set.policy.speculate == "draft" && set.policy.rejection_sampling;
+}
+
+uint64_t chances_bytes(uint32_t vocab) { return uint64_t{RowPrices::kRowsMax} * vocab * sizeof(float); }
 
 uint64_t sampling_bytes(uint32_t threads, uint32_t vocab) {
   return threads * (sample::Scratch::bytes(vocab) + uint64_t{vocab} * sizeof(float));

@@ -73,6 +73,9 @@ kv::LedgerConfig ledger_config(const Settings& settings, uint64_t blocks);
 uint32_t logits_rows_max(const Settings& settings);
 // Sequences that may have drafts: all that run, if there are drafts at all.
 uint32_t draft_seats(const Settings& settings);
+// Whether drafts are drawn, with chances that are kept until they are verified: [RowPrices::kRowsMax, vocab].
+bool draws_guesses(const Settings& settings);
+uint64_t chances_bytes(uint32_t vocab);
 // A worker's candidates, and its copy of a row that several choices draw from.
 uint64_t sampling_bytes(uint32_t threads, uint32_t vocab);
 

@@ -171,6 +171,79 @@ TEST(Speculation, AModelThatDraftsChangesNoAnswer) {
   }
 }
 
+// The same for whoever is not drawn, or gave a seed: rejection sampling is for the others.
+TEST(Speculation, RejectionSamplingChangesNoAnswerOfGivenSeeds) {
+  const std::vector<Request> all = all_kinds();
+  const std::vector<Request> requests = {all.at(0), all.at(1), all.at(8), all.at(12)};
+  LoadRequest load = drafting();
+  const std::vector<Answer> wanted = plain(load, requests);
+  load.settings.policy.rejection_sampling = true;
+  EXPECT_EQ(Hand(load).run(requests), wanted);
+  Request greedy_one = all.at(0);
+  greedy_one.params.is_seed_drawn = true;
+  EXPECT_EQ(Hand(load).run({greedy_one}), plain(load, {greedy_one}));
+}
+
+// The model drafts for itself and draws as the sequence does, so p is q: its guesses hold.
+TEST(Speculation, RejectionSamplingHoldsWhereTheModelsAgree) {
+  Request request = greedy(prompt(20, 5), 61);
+  request.params.temperature = 1, request.params.seed = 3, request.params.is_seed_drawn = true;
+  LoadRequest load = drafting(4);
+  load.settings.policy.rejection_sampling = true;
+  const Answer first = Hand(load).run({request}).at(0), again = Hand(load).run({request}).at(0);
+  EXPECT_EQ(first, again) << "of one seed and the same drafts";
+  EXPECT_EQ(first.ids.size(), 61u);
+  EXPECT_GT(first.receipt.draft_tokens, 20u);
+  EXPECT_GE(first.receipt.accepted_tokens * 10, first.receipt.draft_tokens * 9);
+  // Log-probabilities are the model's own, of the rows that verified.
+  Request known = request;
+  known.prompt.insert(known.prompt.end(), first.ids.begin(), first.ids.end());
+  known.prompt_only = true, known.prompt_logprobs = 0, known.max_tokens = 0, known.params.is_seed_drawn = false;
+  load.settings.policy.speculate = "off", load.settings.policy.draft_model.clear();
+  Hand scorer(load);
+  const Submitted scored = scorer.engine->submit(known);
+  Answer none;
+  for (int step = 0; step < 100 && !drain(*scored.streams.at(0), none); ++step) scorer.loop->step();
+  for (size_t i = 0; i < first.ids.size(); ++i) {
+    sample::Score score;
+    ASSERT_TRUE(scored.streams[0]->score(static_cast<uint32_t>(request.prompt.size() + i), score)) << i;
+    ASSERT_EQ(first.logprobs[i * 4], score.logprob) << i;  // each with its three best
+  }
+}
+
+TEST(Speculation, ChancesOfDraftsArePlannedAndBooked) {
+  LoadRequest load = drafting();
+  const uint64_t without = plan_memory(load).value().total_bytes;
+  load.settings.policy.rejection_sampling = true;
+  const MemoryPlan plan = plan_memory(load).value();
+  EXPECT_GE(plan.total_bytes, without + 32 * 1024 * 4);
+  Hand hand(load);
+  for (const PlanPart& part : plan.of(base::Account::kActivations).parts) {
+    if (part.name != "draft chances") continue;
+    for (const base::AccountPart& got : hand.accounts.use(base::Account::kActivations).parts)
+      EXPECT_TRUE(got.name != part.name || got.reserved == part.bytes) << got.reserved << " for " << part.bytes;
+    return;
+  }
+  ADD_FAILURE() << "not in the plan";
+}
+
+// Four answers begin at once: the model that drafts takes one chunk of the prompt of one of them a step.
+TEST(Speculation, PromptsOfTheModelThatDraftsAreTakenInChunks) {
+  LoadRequest load = drafting(4);
+  load.settings.step_tokens = 32;
+  Hand hand(load);
+  Request request = greedy(prompt(60, 1), 40);
+  request.choices = 4;
+  EXPECT_EQ(hand.run({request}), plain(load, {request}));
+  uint64_t rows = 0;
+  for (const StepRecord& step : hand.engine->steps(0, 1000).steps) {
+    EXPECT_LE(step.draft_prompt_rows, 32u) << step.step;
+    rows += step.draft_prompt_rows;
+  }
+  EXPECT_GT(rows, 2 * 60u);  // those of which lookup has nothing to say
+  EXPECT_GT(hand.engine->stats().speculation.by[static_cast<size_t>(DraftSource::kModel)].accepted, 0u);
+}
+
 // Whoever says what it drafted itself is always right: every step gives all of its tokens.
 TEST(Speculation, AModelThatDraftsForItselfIsRight) {
   Hand hand(drafting(4));
@@ -231,6 +304,17 @@ TEST(Speculation, TakesFewerStepsAndTellsIt) {
     drafts += step.draft_rows, accepted += step.accepted_drafts;
   EXPECT_EQ(drafts, r.draft_tokens);
   EXPECT_EQ(accepted, r.accepted_tokens);
+  DraftCounts by{};
+  for (const StepRecord& step : hand.engine->steps(0, 1000).steps)
+    for (size_t i = 0; i < kDraftSources; ++i)
+      by[i].drafted += step.drafts[i].drafted, by[i].accepted += step.drafts[i].accepted;
+  for (size_t i = 0; i < kDraftSources; ++i) {
+    const bool is_lookup = i == static_cast<size_t>(DraftSource::kLookup);
+    EXPECT_EQ(by[i].drafted, is_lookup ? r.draft_tokens : 0);
+    EXPECT_EQ(by[i].accepted, is_lookup ? r.accepted_tokens : 0);
+    EXPECT_EQ(s.speculation.by[i].drafted, by[i].drafted);
+    EXPECT_EQ(s.speculation.by[i].accepted, by[i].accepted);
+  }
 }
 
 TEST(Speculation, NothingIsDraftedThatDoesNotPay) {

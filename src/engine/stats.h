@@ -6,7 +6,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
+#include <string_view>
 #include <vector>
 
 namespace tally::engine {
@@ -32,11 +34,23 @@ struct Histogram {
   double sum = 0;
 };
 
+// Who drafted.
+enum class DraftSource : uint8_t { kLookup, kConstraint, kModel };
+inline constexpr std::string_view kDraftSourceNames[] = {"lookup", "constraint", "model"};
+inline constexpr size_t kDraftSources = std::size(kDraftSourceNames);
+
+// Tokens that had rows, and of them those that were right.
+struct DraftCount {
+  uint64_t drafted = 0, accepted = 0;
+};
+using DraftCounts = std::array<DraftCount, kDraftSources>;  // by DraftSource
+
 // Drafts, and what became of them.
 struct Speculation {
   static constexpr size_t kPositions = 16;
   uint64_t rounds = 0, drafted = 0, accepted = 0;  // verifications of a sequence's drafts; tokens
   std::array<uint64_t, kPositions> accepted_at{};  // by place in the draft
+  DraftCounts by{};
   double ratio = 1;     // tokens a second of recent steps over those without drafts, by what rows cost
   uint32_t paused = 0;  // sequences whose drafts were wrong too often for now
 };

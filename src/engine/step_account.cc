@@ -86,8 +86,10 @@ void StepAccount::tokens(uint32_t count, const Receipt& receipt, int64_t previou
   inter_token.observe(0, count - 1);
 }
 
-void StepAccount::drafts(uint32_t drafted, uint32_t accepted) {
+void StepAccount::drafts(DraftSource source, uint32_t drafted, uint32_t accepted) {
   Speculation& s = totals.speculation;
+  DraftCount& by = s.by[static_cast<size_t>(source)];
+  by.drafted += drafted, by.accepted += accepted;
   ++s.rounds, s.drafted += drafted, s.accepted += accepted;
   for (uint32_t i = 0; i < accepted; ++i) ++s.accepted_at[i];
 }

@@ -44,7 +44,7 @@ struct StepAccount {
   void prompt(const Receipt& receipt);
   void tokens(uint32_t count, const Receipt& receipt, int64_t previous_us, int64_t now_us, bool shares_prompt);
   // Of `drafted` tokens of a sequence the first were accepted.
-  void drafts(uint32_t drafted, uint32_t accepted);
+  void drafts(DraftSource source, uint32_t drafted, uint32_t accepted);
   void step(uint32_t prefill_rows, uint32_t decode_rows, double seconds);
   void work(const StepRecord& record);  // its rows and bytes
   // The forward pass of a step, put down to the roof that asks for more of it, and what the step's prediction

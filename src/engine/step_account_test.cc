@@ -87,9 +87,9 @@ TEST(StepAccount, TokensOfOneStep) {
 
 TEST(StepAccount, DraftsByPlace) {
   StepAccount account(512);
-  account.drafts(5, 2);
-  account.drafts(16, 16);
-  account.drafts(3, 0);
+  account.drafts(DraftSource::kLookup, 5, 2);
+  account.drafts(DraftSource::kModel, 16, 16);
+  account.drafts(DraftSource::kLookup, 3, 0);
   const Speculation s = account.snapshot().speculation;
   EXPECT_EQ(s.rounds, 3u);
   EXPECT_EQ(s.drafted, 24u);
@@ -97,6 +97,11 @@ TEST(StepAccount, DraftsByPlace) {
   EXPECT_EQ(s.accepted_at[1], 2u);
   EXPECT_EQ(s.accepted_at[2], 1u);
   EXPECT_EQ(s.accepted_at[15], 1u);
+  const auto of = [&](DraftSource source) { return s.by[static_cast<size_t>(source)]; };
+  EXPECT_EQ(of(DraftSource::kLookup).drafted, 8u);
+  EXPECT_EQ(of(DraftSource::kLookup).accepted, 2u);
+  EXPECT_EQ(of(DraftSource::kModel).accepted, 16u);
+  EXPECT_EQ(of(DraftSource::kConstraint).drafted, 0u);
 }
 
 // Quantiles over servers of both kinds are right where each has the other's edges.

@@ -13,12 +13,20 @@ json bounds_json(const BoundTimes& times, double wall_s) {
   return out;
 }
 
+json drafts_json(const StepGroup& g) {
+  json out = json::object();
+  for (const auto& [proposer, of] : g.drafts)
+    out[proposer] = {{"draft_tokens", of.draft_tokens}, {"accepted_tokens", of.accepted_tokens}};
+  return out;
+}
+
 json group_json(const StepGroup& g) {
   return {{"steps", g.steps},
           {"prefill_tokens", g.prefill_tokens},
           {"decode_tokens", g.decode_tokens},
           {"draft_tokens", g.draft_tokens},
           {"accepted_tokens", g.accepted_tokens},
+          {"drafts", drafts_json(g)},
           {"recompute_tokens", g.recompute_tokens},
           {"wall_s", g.wall_s},
           {"forward_s", g.forward_s},

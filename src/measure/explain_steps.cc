@@ -59,6 +59,13 @@ void add_step(StepGroup& g, const json& s, const StepTime& t) {
   ++g.steps;
   g.prefill_tokens += count_at(s, "prefill_tokens"), g.decode_tokens += count_at(s, "decode_tokens");
   g.draft_tokens += count_at(s, "draft_tokens"), g.accepted_tokens += count_at(s, "accepted_tokens");
+  if (const auto drafts = s.find("drafts"); drafts != s.end() && drafts->is_object()) {
+    for (const auto& [proposer, of] : drafts->items()) {
+      if (count_at(of, "draft_tokens") == 0) continue;
+      StepGroup::Drafts& sum = g.drafts[proposer];
+      sum.draft_tokens += count_at(of, "draft_tokens"), sum.accepted_tokens += count_at(of, "accepted_tokens");
+    }
+  }
   g.recompute_tokens += count_at(s, "recompute_tokens"), g.sequences += count_at(s, "sequences");
   g.wall_s += t.wall_s, g.forward_s += t.forward_s;
   g.bandwidth_s += t.bandwidth_s, g.operations_s += t.operations_s, g.least_s += t.least_s();

@@ -62,6 +62,10 @@ struct StepTime {
 struct StepGroup {
   uint64_t steps = 0, prefill_tokens = 0, decode_tokens = 0, recompute_tokens = 0, sequences = 0;
   uint64_t draft_tokens = 0, accepted_tokens = 0;  // verified, and of them right
+  struct Drafts {
+    uint64_t draft_tokens = 0, accepted_tokens = 0;
+  };
+  std::map<std::string, Drafts> drafts;  // the same, by who drafted; of those who did
   double wall_s = 0, forward_s = 0, bandwidth_s = 0, operations_s = 0;
   double least_s = 0;  // of each step the larger of the two
   double weight_bytes = 0, kv_bytes = 0, activation_bytes = 0, flops = 0;

@@ -327,9 +327,15 @@ class Writer {
                              "not pay; {}",
                              price),
                  evidence);
-    say(fmt::format("speculation is on: {:.0f} % of {} drafted tokens were right, {} tokens for each decode "
+    std::string by;
+    for (const auto& [proposer, of] : g.drafts)
+      by += fmt::format("{}{:.0f} % of {} by {}", by.empty() ? " (" : ", ",
+                        percent(static_cast<double>(of.accepted_tokens) / static_cast<double>(of.draft_tokens)),
+                        of.draft_tokens, proposer);
+    if (!by.empty()) by += ")";
+    say(fmt::format("speculation is on: {:.0f} % of {} drafted tokens were right{}, {} tokens for each decode "
                     "row; {}",
-                    percent(right / drafted), g.draft_tokens, three_digits(gain), price),
+                    percent(right / drafted), g.draft_tokens, by, three_digits(gain), price),
         evidence);
   }
 

@@ -233,9 +233,10 @@ std::string completion_request(const KnownServer& server, const LoadSpec& spec,
                {"max_tokens", request.output_tokens},
                {"min_tokens", request.output_tokens},
                {"ignore_eos", true},
-               {"temperature", 0},
+               {"temperature", request.temperature},
                {"cache_salt", request.cache_salt},
                {"stream", spec.is_stream}};
+  if (request.temperature > 0) rest["seed"] = request.id;
   if (spec.is_stream) {
     rest["stream_options"] = {{"include_usage", true}};
     if (server.facts.kind == "tally") rest["stream_options"]["include_tally"] = true;  // tokens of each event

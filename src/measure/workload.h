@@ -26,6 +26,7 @@ struct PlannedRequest {
   std::vector<uint32_t> ids;    // of a file
   std::string text;             // of a file
   uint32_t output_tokens = 0;
+  double temperature = 0;  // of a file; above 0 the seed is the id, so that every server draws alike
   double at_s = 0;         // of a trace
   std::string cache_salt;  // prefixes are shared among equal ones only
   bool follows = false;    // a turn of the conversation that the request before in the list is of

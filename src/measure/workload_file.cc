@@ -67,6 +67,12 @@ Result<PlannedRequest> parse_line(const json& line, bool& has_time) {
   TALLY_TRY_VOID(read_ids(line, r.ids));
   if (r.text.empty() == r.ids.empty())
     return Error{ErrorCode::kBadData, "prompt, prompt_ids: exactly one of them is needed"};
+  if (const auto t = line.find("temperature"); t != line.end()) {
+    constexpr double kTemperatureMax = 2;
+    if (!t->is_number() || !(t->get<double>() >= 0 && t->get<double>() <= kTemperatureMax))
+      return bad("temperature", *t, "a number from 0 to 2");
+    r.temperature = t->get<double>();
+  }
   if (r.output_tokens == 0) return Error{ErrorCode::kBadData, "max_tokens: at least 1 is needed"};
   const auto at = line.find("at_s");
   has_time = at != line.end();

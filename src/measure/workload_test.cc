@@ -139,7 +139,7 @@ TEST(Words, AreDifferent) {
 TEST(WorkloadFile, IsRead) {
   const auto w = parse_workload(
       "{\"id\":5,\"class\":\"a\",\"prompt\":\"x y\",\"max_tokens\":3,\"at_s\":0}\n\n"
-      "{\"prompt_ids\":[1,2,3],\"max_tokens\":4,\"at_s\":1.5,\"group\":\"g\"}\r\n",
+      "{\"prompt_ids\":[1,2,3],\"max_tokens\":4,\"temperature\":0.5,\"at_s\":1.5,\"group\":\"g\"}\r\n",
       "f");
   ASSERT_TRUE(w.has_value()) << w.error().message;
   ASSERT_EQ(w->requests.size(), 2u);
@@ -148,6 +148,11 @@ TEST(WorkloadFile, IsRead) {
   EXPECT_EQ(w->requests[0].text, "x y");
   EXPECT_EQ(w->requests[1].ids, (std::vector<uint32_t>{1, 2, 3}));
   EXPECT_EQ(w->requests[1].at_s, 1.5);
+  EXPECT_EQ(w->requests[0].temperature, 0);
+  EXPECT_EQ(w->requests[1].temperature, 0.5);
+  Workload warmer = *w;
+  warmer.requests[1].temperature = 0.6;
+  EXPECT_NE(warmer.sha256(), w->sha256());
   EXPECT_EQ(w->requests[1].group, "g");
   EXPECT_EQ(w->classes["a"]["n"], 1);
 }
@@ -169,6 +174,7 @@ TEST(WorkloadFile, SaysWhichLineIsWrong) {
        "line 2: at_s: earlier"},
       {"{\"id\":1,\"prompt\":\"a\",\"max_tokens\":1}\n{\"id\":1,\"prompt\":\"a\",\"max_tokens\":1}",
        "line 2: id: 1"},
+      {"{\"prompt\":\"x\",\"max_tokens\":1,\"temperature\":2.5}", "temperature: 2.5 instead of a number from 0 to 2"},
   };
   for (const auto& [text, what] : cases) {
     const auto w = parse_workload(text, "f");

@@ -34,6 +34,7 @@ struct Params {
   int32_t top_k = 0;      // 0 and -1: off
   Penalties penalties;
   uint64_t seed = 0;
+  bool is_seed_drawn = false;  // nobody gave the seed, and nobody expects the same tokens of it again
   uint32_t min_tokens = 0;  // end ids are masked until so many tokens were generated
   bool ignore_eos = false;  // end ids of the model are masked always
   int32_t logprobs = -1;    // -1 off; k: the chosen token's and the k best

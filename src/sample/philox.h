@@ -20,10 +20,14 @@ constexpr std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, st
   return counter;
 }
 
+// What a number is drawn for: one position has one of each, and none says anything of another.
+enum class Stream : uint32_t { kToken = 0, kAccept = 1, kInstead = 2, kGuess = 3 };
+
 // Uniform in [0, 1), a multiple of 2^-53, for one draw.
-constexpr double uniform(uint64_t seed, uint32_t choice, uint64_t position) {
+constexpr double uniform(uint64_t seed, uint32_t choice, uint64_t position, Stream stream = Stream::kToken) {
   const std::array<uint32_t, 4> bits =
-      philox4x32({static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), choice, 0},
+      philox4x32({static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), choice,
+                  static_cast<uint32_t>(stream)},
                  {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
   const uint64_t wide = (uint64_t{bits[0]} << 32 | bits[1]) >> 11;
   return static_cast<double>(wide) * 0x1p-53;

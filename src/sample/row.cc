@@ -166,6 +166,28 @@ double fill_weights(std::span<const float> row, const Softmax& softmax, Scratch:
   return total;
 }
 
+size_t draw_by_weight(size_t vocab, double target, const Scratch::State& scratch) {
+  double sum = 0;
+  size_t last = 0;
+  for (size_t b = 0; b * kBlock < vocab; ++b) {
+    const double after = sum + scratch.block_weights[b];
+    const bool here = after > target;
+    const size_t end = std::min(vocab, (b + 1) * kBlock);
+    for (size_t i = b * kBlock; here && i < end; ++i) {
+      if (scratch.weights[i] == 0) continue;
+      sum += static_cast<double>(scratch.weights[i]);
+      last = i;
+      if (sum > target) return i;
+    }
+    if (here) return last;
+    sum = after;
+  }
+  for (size_t i = vocab; i-- > 0;) {
+    if (scratch.weights[i] != 0) return i;
+  }
+  return last;
+}
+
 double log_sum_of(std::span<const float> row, const Scan& scanned, Scratch::State& scratch) {
   const Softmax softmax{.max = value_of_key(scanned.key_max)};
   return static_cast<double>(softmax.max) + log_positive(fill_weights(row, softmax, scratch));

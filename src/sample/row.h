@@ -75,6 +75,10 @@ struct Softmax {
 double fill_weights(std::span<const float> row, const Softmax& softmax, Scratch::State& scratch);
 float weight(float value, const Softmax& softmax);
 
+// The first of the weights, in order of id, at which the running sum passes `target`. Without one, by
+// rounding: the last that has any weight.
+size_t draw_by_weight(size_t vocab, double target, const Scratch::State& scratch);
+
 // Log of the sum of exp over the row. Requires: `scanned` is of it.
 double log_sum_of(std::span<const float> row, const Scan& scanned, Scratch::State& scratch);
 // Writes the best of the row, best first, and returns how many; at most out.size(). Requires: as

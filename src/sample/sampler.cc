@@ -134,30 +134,6 @@ void apply_penalties(std::span<float> logits, const Penalties& penalties, const 
     for (const TokenId id : part) apply(id);
 }
 
-// The first of the weights, in order of id, at which the running sum passes `target`. Without one, by
-// rounding: the last that has any weight.
-size_t draw_by_weight(size_t vocab, double target, const Scratch::State& scratch) {
-  double sum = 0;
-  size_t last = 0;
-  for (size_t b = 0; b * kBlock < vocab; ++b) {
-    const double after = sum + scratch.block_weights[b];
-    const bool here = after > target;
-    const size_t end = std::min(vocab, (b + 1) * kBlock);
-    for (size_t i = b * kBlock; here && i < end; ++i) {
-      if (scratch.weights[i] == 0) continue;
-      sum += static_cast<double>(scratch.weights[i]);
-      last = i;
-      if (sum > target) return i;
-    }
-    if (here) return last;
-    sum = after;
-  }
-  for (size_t i = vocab; i-- > 0;) {
-    if (scratch.weights[i] != 0) return i;
-  }
-  return last;
-}
-
 double sum_weights(std::span<const uint64_t> candidates, const Softmax& softmax) {
   double sum = 0;
   for (const uint64_t c : candidates)
@@ -249,6 +225,16 @@ void mask_others(std::span<float> row, std::span<const uint64_t> kept) {
   }
 }
 
+// Sets scratch's weights to those of what the chain keeps, 0 elsewhere, and returns their sum.
+double weigh(std::span<float> row, float max, const Params& params, Scratch::State& scratch) {
+  const Softmax softmax{.max = max, .temperature = params.temperature};
+  if (params.top_p < 1 || cuts_by_rank(params, row.size()))
+    mask_others(row, keep_best(row, params, softmax, scratch));
+  Softmax final = softmax;
+  final.weight_min = params.min_p;
+  return fill_weights(row, final, scratch);
+}
+
 size_t draw(std::span<float> row, float max, const Params& params, double random, Scratch::State& scratch) {
   constexpr size_t kFew = 4096;
   const Softmax softmax{.max = max, .temperature = params.temperature};
@@ -276,18 +262,22 @@ size_t apply_masks(std::span<float> logits, const Params& params, const Context&
   return count;
 }
 
-Pick pick(std::span<float> logits, const Params& params, const Context& context, Scratch& scratch) {
-  Scratch::State& state = scratch.state();
+namespace {
+
+// The chain up to the draw, which `drawn` makes: from the row as it is then, with its largest value.
+template <class Drawn>
+Pick pick_by(std::span<float> logits, const Params& params, const Context& context, int32_t logprobs,
+             Scratch::State& state, const Drawn& drawn) {
   TALLY_CHECK(!logits.empty() && logits.size() == state.vocab, "scratch of another vocabulary", logits.size(),
               state.vocab);
   TALLY_CHECK(params.logprobs <= kLogprobsMax, "parameters were not validated", params.logprobs);
   Pick result;
   double log_sum = 0;
-  if (params.logprobs >= 0) {
+  if (logprobs >= 0) {
     const Scan raw_scan = scan(logits, state);
     if (raw_scan.not_finite_count != 0) return Pick{.finite = false};
     log_sum = log_sum_of(logits, raw_scan, state);
-    const auto top = std::span(result.top).first(static_cast<size_t>(params.logprobs));
+    const auto top = std::span(result.top).first(static_cast<size_t>(logprobs));
     result.top_count = static_cast<uint8_t>(best_logprobs(logits, log_sum, top, state));
     std::copy(logits.begin(), logits.end(), state.raw.begin());
   }
@@ -300,16 +290,76 @@ Pick pick(std::span<float> logits, const Params& params, const Context& context,
   if (scanned.not_finite_count != masked_count) return Pick{.finite = false};
   if (masked_count == logits.size()) return Pick{.finite = false, .dead_end = !context.allowed.empty()};
   size_t chosen = scanned.best;
-  if (params.temperature >= kGreedyBelow) {
-    const double random = uniform(params.seed, context.choice, context.position());
-    chosen = draw(logits, value_of_key(scanned.key_max), params, random, state);
-  }
+  if (!is_greedy(params)) chosen = drawn(value_of_key(scanned.key_max));
 
   result.id = id_of(chosen);
   result.is_end = contains(context.end_ids, result.id) || contains(params.stop_ids, result.id);
-  if (params.logprobs >= 0)
+  if (logprobs >= 0)
     result.logprob = static_cast<float>(static_cast<double>(state.raw[chosen]) - log_sum);
   return result;
+}
+
+// Takes a guess's chances from those of the weights, down to 0. Returns what is left.
+double subtract(const Guess& guess, double total, Scratch::State& state) {
+  const size_t id = index_of(guess.id, state.vocab);
+  double sum = 0;
+  for (size_t b = 0; b * kBlock < state.vocab; ++b) {
+    double block = 0;
+    for (size_t i = b * kBlock; i < std::min(state.vocab, (b + 1) * kBlock); ++i) {
+      const double q = !guess.chances.empty() ? static_cast<double>(guess.chances[i]) : i == id ? 1. : 0.;
+      const double left = static_cast<double>(state.weights[i]) / total - q;
+      state.weights[i] = static_cast<float>(std::max(0., left));
+      block += static_cast<double>(state.weights[i]);
+    }
+    state.block_weights[b] = block;
+    sum += block;
+  }
+  return sum;
+}
+
+}  // namespace
+
+bool is_greedy(const Params& params) { return params.temperature < kGreedyBelow; }
+
+Pick pick(std::span<float> logits, const Params& params, const Context& context, Scratch& scratch) {
+  Scratch::State& state = scratch.state();
+  return pick_by(logits, params, context, params.logprobs, state, [&](float max) {
+    const double random = uniform(params.seed, context.choice, context.position());
+    return draw(logits, max, params, random, state);
+  });
+}
+
+Pick pick_or_accept(std::span<float> logits, const Params& params, const Context& context, const Guess& guess,
+                    Scratch& scratch) {
+  Scratch::State& state = scratch.state();
+  return pick_by(logits, params, context, params.logprobs, state, [&](float max) {
+    const auto random = [&](Stream stream) {
+      return uniform(params.seed, context.choice, context.position(), stream);
+    };
+    const double total = weigh(logits, max, params, state);
+    const size_t id = index_of(guess.id, logits.size());
+    const double p = static_cast<double>(state.weights[id]) / total;
+    const double q = guess.chances.empty() ? 1 : static_cast<double>(guess.chances[id]);
+    if (random(Stream::kAccept) * q < p) return id;
+    const double left = subtract(guess, total, state);
+    if (left > 0) return draw_by_weight(logits.size(), random(Stream::kInstead) * left, state);
+    // p is q, but for rounding.
+    return draw_by_weight(logits.size(), random(Stream::kInstead) * weigh(logits, max, params, state), state);
+  });
+}
+
+Pick draw_guess(std::span<float> logits, const Params& params, const Context& context,
+                std::span<float> chances, Scratch& scratch) {
+  TALLY_CHECK(!is_greedy(params) && chances.size() == logits.size(), "a guess that is drawn",
+              params.temperature, chances.size());
+  Scratch::State& state = scratch.state();
+  return pick_by(logits, params, context, -1, state, [&](float max) {
+    const double total = weigh(logits, max, params, state);
+    for (size_t i = 0; i < chances.size(); ++i)
+      chances[i] = static_cast<float>(static_cast<double>(state.weights[i]) / total);
+    const double random = uniform(params.seed, context.choice, context.position(), Stream::kGuess);
+    return draw_by_weight(logits.size(), random * total, state);
+  });
 }
 
 Score score(std::span<const float> logits, TokenId id, size_t top, Scratch& scratch) {

@@ -104,6 +104,13 @@ void write_step(Writer& w, const engine::StepRecord& r) {
   w.key("kind").value(r.decode_rows == 0 ? "prefill" : rows == 0 ? "decode" : "mixed");
   w.key("prefill_tokens").value(r.prefill_rows).key("decode_tokens").value(r.decode_rows);
   w.key("draft_tokens").value(r.draft_rows).key("accepted_tokens").value(r.accepted_drafts);
+  w.key("drafts").begin_object();
+  for (size_t i = 0; i < engine::kDraftSources; ++i) {
+    w.key(engine::kDraftSourceNames[i]).begin_object();
+    w.key("draft_tokens").value(r.drafts[i].drafted).key("accepted_tokens").value(r.drafts[i].accepted).end_object();
+  }
+  w.end_object();
+  w.key("draft_prompt_tokens").value(r.draft_prompt_rows);
   w.key("recompute_tokens").value(r.recompute_rows);
   w.key("logits_rows").value(r.logits_rows).key("sequences").value(r.sequences);
   w.key("running").value(r.running).key("waiting").value(r.waiting).key("ctx_sum").value(r.context_tokens);

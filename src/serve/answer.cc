@@ -84,7 +84,8 @@ bool Answer::submit_all() {
   if (answered_) return false;  // the client has left meanwhile
   const openai::Options& options = order_.options;
   sample::Params params = options.params;
-  if (!options.has_seed) params.seed = random_bits() & kDrawnSeedMask;
+  params.is_seed_drawn = !options.has_seed;
+  if (params.is_seed_drawn) params.seed = random_bits() & kDrawnSeedMask;
   // To choose the best among samples, their log-probabilities are needed, asked for or not.
   if (!options.choices.beams && options.choices.best_of > options.choices.n)
     params.logprobs = std::max(params.logprobs, 0);

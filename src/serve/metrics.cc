@@ -117,6 +117,12 @@ class Scrape final : public prometheus::Collectable {
     page.counter("vllm:spec_decode_num_accepted_tokens_total", number(s.accepted));
     add_accepted_by_position(page, "vllm:spec_decode_num_accepted_tokens_per_pos_total", s,
                              desk_.backend.engine->info().speculate_max);
+    for (size_t i = 0; i < engine::kDraftSources; ++i)
+      page.counter("tally_draft_tokens_total", number(s.by[i].drafted),
+                   {{"proposer", std::string(engine::kDraftSourceNames[i])}});
+    for (size_t i = 0; i < engine::kDraftSources; ++i)
+      page.counter("tally_accepted_draft_tokens_total", number(s.by[i].accepted),
+                   {{"proposer", std::string(engine::kDraftSourceNames[i])}});
     page.gauge("tally_speculation_ratio", s.ratio);
     page.gauge("tally_speculation_paused_sequences", number(s.paused));
   }

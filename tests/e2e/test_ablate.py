@@ -86,7 +86,7 @@ def test_refusals(tmp_path):
 
 
 def test_examples_are_read():
-    assert [e.name for e in EXAMPLES] == ["kv-types.json", "ladder.json", "one-at-a-time.json", "speculation-copy.json", "speculation-free.json"]
+    assert [e.name for e in EXAMPLES] == ["kv-types.json", "ladder.json", "one-at-a-time.json", "speculation-copy.json", "speculation-draft.json", "speculation-free.json"]
     for example in EXAMPLES:  # the flags that stand behind the file are looked at last
         refused(66, "ablate", example, ROOT / "none.gguf", says="none.gguf")
 
@@ -195,13 +195,13 @@ def test_ladder(tmp_path):
     done = tally("ablate", ROOT / "share/tally/ablate/ladder.json", model, *flags, "--out", tmp_path / "runs", "--json", timeout=1800)
     assert done.returncode in (0, 1, 2, 3), done.stderr
     page = json.loads(done.stdout)
-    steps = ["KV int8", "paged attention", "paged blocks", "continuous batching", "prefix cache"]
+    steps = ["KV int8", "paged attention", "paged blocks", "continuous batching", "prefix cache", "speculation (lookup)"]
     assert [a["name"] for a in page["arms"]] == ["base", *steps, "paged attention alone"]
     contrasts = {(c["from"], c["to"]): c for c in page["contrasts"]}
     up = list(zip(["base", *steps], steps))
-    assert set(contrasts) == {*up, *(("base", step) for step in steps)} and len(page["contrasts"]) == 9 and len(page["interactions"]) == 1
+    assert set(contrasts) == {*up, *(("base", step) for step in steps)} and len(page["contrasts"]) == 11 and len(page["interactions"]) == 1
     changed = [[d["name"] for d in contrasts[step]["settings_diff"]] for step in up]
-    assert changed == [["kv-type"], ["attention"], ["allocator"], ["batching"], ["prefix-cache"]]  # each step changes one thing
+    assert changed == [["kv-type"], ["attention"], ["allocator"], ["batching"], ["prefix-cache"], ["speculate"]]  # each step changes one thing
     assert page["arms"][0]["kv_bytes_per_token"] > 1.5 * page["arms"][1]["kv_bytes_per_token"]
     if LONG_RUN:
         (ratio,) = (m["ratio"] for m in contrasts["base", "prefix cache"]["metrics"] if m["class"] is None and m["metric"] == "output_throughput")

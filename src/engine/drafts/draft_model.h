@@ -23,17 +23,25 @@ struct DraftModelParts {
   std::vector<TokenId> stops;      // ascending: what no draft has
   double sure_enough = 0;          // less sure of its likeliest token, it stops: most such drafts are wrong
   uint32_t context = 0, rows_max = 0;
+  uint32_t vocab = 0;  // of the model it drafts for, to draw among its ids; 0: nothing is drawn
 };
 
 class DraftModel final : public Proposer {
  public:
+  // What it needs to draw, beside the chances.
+  static uint64_t drawing_bytes(uint32_t vocab) { return vocab * sizeof(float) + sample::Scratch::bytes(vocab); }
+
   // Measures what a draft takes. Requires: `pool` outlives it.
   DraftModel(DraftModelParts parts, uint32_t seats, base::ThreadPool& pool);
 
-  // A prompt is taken in rows_max rows a call; until then, and where there are no blocks, nothing is guessed.
-  Proposal propose(uint32_t seat, std::span<const TokenId> known, std::span<TokenId> into) override;
+  // A prompt is taken in chunks of rows_max rows, one chunk a step for all seats, so that those who run wait no
+  // longer; until it is there, and where there are no blocks, nothing is guessed.
+  Proposal propose(const Ask& ask) override;
   void observe(uint32_t seat, std::span<const TokenId> known, bool begins) override;
   uint32_t grades() const override { return 1; }
+  DraftSource source() const override { return DraftSource::kModel; }
+  void begin_step() override { prompt_rows_ = 0; }
+  uint32_t prompt_rows() const override { return prompt_rows_; }
   double us_per_draft() const override { return us_; }
 
  private:
@@ -43,7 +51,14 @@ class DraftModel final : public Proposer {
   };
   bool grow(Seat& seat, size_t tokens);
   void forward(Seat& seat, std::span<const TokenId> tokens, bool logits);
-  TokenId likeliest(double& probability);
+  bool take_known(Seat& seat, std::span<const TokenId> known);
+  // A guess after `count` others, and the probability of what is likeliest.
+  struct Guessed {
+    TokenId id{};
+    double probability = 0;
+  };
+  Guessed likeliest();
+  Guessed drawn(const Ask& ask, uint32_t count);
 
   DraftModelParts parts_;
   const kv::View view_;
@@ -51,6 +66,9 @@ class DraftModel final : public Proposer {
   std::vector<Seat> seats_;
   std::vector<uint32_t> free_;  // blocks
   sample::Scratch sample_scratch_;
+  std::vector<float> row_;  // [vocab] of the larger model, where guesses are drawn
+  sample::Scratch draw_scratch_;
+  uint32_t prompt_rows_ = 0;  // in this step
   double us_ = 0;
 };
 

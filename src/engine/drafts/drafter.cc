@@ -11,6 +11,8 @@ Drafter::Drafter(const DraftLimits& limits, std::vector<std::unique_ptr<Proposer
                  const RowPrices& prices)
     : seats_(limits.seats), limits_(limits), proposers_(std::move(proposers)), prices_(prices) {
   TALLY_CHECK(limits.drafts_max <= kDraftsMax, "drafts of a sequence", limits.drafts_max);
+  TALLY_CHECK(limits.chances.empty() || limits.chances.size() == RowPrices::kRowsMax * limits.vocab,
+              "chances of a step's drafts", limits.chances.size(), limits.vocab);
   for (const auto& p : proposers_) grades_ += p->grades();
   for (Seat& s : seats_) s.acceptance.resize(grades_ + 1);
   taken_.reserve(limits.seats), candidates_.reserve(limits.seats), candidate_seats_.reserve(limits.seats);
@@ -42,6 +44,7 @@ void Drafter::committed(int32_t seat, std::span<const TokenId> known) {
 
 void Drafter::begin_step() {
   candidates_.clear(), candidate_seats_.clear();
+  for (const auto& p : proposers_) p->begin_step();
   for (const Taken& t : taken_) seats_[static_cast<size_t>(t.seat)].count = 0;
 }
 
@@ -58,25 +61,28 @@ void Drafter::find_draft(Seat& s, uint32_t index, std::span<const TokenId> force
   const auto room = std::span(s.tokens).first(limits_.drafts_max);
   if (!forced.empty()) {
     s.count = static_cast<uint32_t>(std::min(forced.size(), room.size())), s.grade = grades_;
+    s.source = DraftSource::kConstraint;
     std::copy_n(forced.begin(), s.count, room.begin());
     return;
   }
   uint32_t first_grade = 0;
   for (const auto& p : proposers_) {
+    s.source = p->source();
     if (p->us_per_draft() > 0) {
       s.asked_late = p.get(), s.grade = first_grade, s.count = limits_.drafts_max;
       return;
     }
-    const Proposal proposal = p->propose(index, s.text, room);
+    const Proposal proposal = p->propose({.seat = index, .known = s.text, .into = room});
     s.count = tokens_of(room.first(proposal.count)), s.grade = first_grade + proposal.grade;
     if (s.count > 0 && !s.acceptance[s.grade].pauses(s.known)) return;
     first_grade += p->grades();
   }
 }
 
-void Drafter::propose(int32_t seat, std::span<const TokenId> known, std::span<const TokenId> forced) {
+void Drafter::propose(int32_t seat, std::span<const TokenId> known, std::span<const TokenId> forced,
+                      const Chooser& chooser) {
   Seat& s = seats_[static_cast<size_t>(seat)];
-  s.text = known, s.asked_late = nullptr;
+  s.text = known, s.asked_late = nullptr, s.chooser = chooser, s.chances = {};
   find_draft(s, static_cast<uint32_t>(seat), forced);
   const uint32_t count = std::exchange(s.count, 0);
   const double chance = count == 0 ? 0 : s.acceptance[s.grade].chance(s.known);
@@ -87,21 +93,39 @@ void Drafter::propose(int32_t seat, std::span<const TokenId> known, std::span<co
 
 void Drafter::choose(uint32_t decoding) {
   if (candidates_.empty()) return;
-  choose_drafts(candidates_, decoding, prices_);
+  choose_drafts(candidates_, decoding, prices_);  // no more than kRowsMax in all
+  std::span<float> left = limits_.chances;
   for (size_t i = 0; i < candidates_.size(); ++i) {
     const auto seat = static_cast<uint32_t>(candidate_seats_[i]);
     Seat& s = seats_[seat];
     s.count = candidates_[i].drafts;
     if (s.asked_late == nullptr || s.count == 0) continue;
-    const auto room = std::span(s.tokens).first(s.count);
-    s.count = tokens_of(room.first(s.asked_late->propose(seat, s.text, room).count));
+    Ask ask{.seat = seat, .known = s.text, .into = std::span(s.tokens).first(s.count), .chooser = s.chooser};
+    if (s.chooser.params != nullptr && !left.empty()) {
+      ask.chances = left.first(s.count * limits_.vocab);
+      left = left.subspan(ask.chances.size());
+    }
+    const Proposal proposal = s.asked_late->propose(ask);
+    s.count = tokens_of(ask.into.first(proposal.count));
+    if (proposal.is_drawn) s.chances = ask.chances;
   }
+}
+
+uint32_t Drafter::prompt_rows() const {
+  uint32_t rows = 0;
+  for (const auto& p : proposers_) rows += p->prompt_rows();
+  return rows;
 }
 
 std::span<const TokenId> Drafter::drafts(int32_t seat) const {
   if (seat == kNoSeat) return {};
   const Seat& s = seats_[static_cast<size_t>(seat)];
   return std::span(s.tokens).first(s.count);
+}
+
+std::span<const float> Drafter::chances(int32_t seat, uint32_t draft) const {
+  const Seat& s = seats_[static_cast<size_t>(seat)];
+  return s.chances.empty() ? s.chances : s.chances.subspan(draft * limits_.vocab, limits_.vocab);
 }
 
 void Drafter::verified(int32_t seat, uint32_t proposed, uint32_t accepted) {

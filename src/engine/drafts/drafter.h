@@ -15,12 +15,11 @@
 
 namespace tally::engine {
 
-inline constexpr uint32_t kDraftsMax = 16;  // of one sequence in one step
-
 struct DraftLimits {
   uint32_t seats = 0;
   uint32_t drafts_max = kDraftsMax;
   uint64_t vocab = 0;  // a proposer may be wrong about anything: what is no token ends a draft
+  std::span<float> chances = {};  // [RowPrices::kRowsMax, vocab], of drafts that are drawn; empty: none are
 };
 
 class Drafter {
@@ -48,9 +47,15 @@ class Drafter {
   // from propose() to choose().
   void begin_step();
   // `forced`: what a constraint lets come next and nothing else, which needs no proposer.
-  void propose(int32_t seat, std::span<const TokenId> known, std::span<const TokenId> forced = {});
+  // With a chooser's parameters, who can draws its guesses as that does.
+  void propose(int32_t seat, std::span<const TokenId> known, std::span<const TokenId> forced = {},
+               const Chooser& chooser = {});
   void choose(uint32_t decoding);
+  uint32_t prompt_rows() const;  // that proposers took in this step
   std::span<const TokenId> drafts(int32_t seat) const;
+  // Of one of them: what it was drawn with, [vocab]; empty: it was not drawn.
+  std::span<const float> chances(int32_t seat, uint32_t draft) const;
+  DraftSource source(int32_t seat) const { return seats_[static_cast<size_t>(seat)].source; }
   // Of a seat's drafts `proposed` had rows, of which the first `accepted` were right.
   void verified(int32_t seat, uint32_t proposed, uint32_t accepted);
 
@@ -71,6 +76,9 @@ class Drafter {
     uint32_t known = 0, grade = 0, count = 0;
     std::span<const TokenId> text;  // known tokens, for who is asked late
     Proposer* asked_late = nullptr;
+    DraftSource source = DraftSource::kLookup;
+    Chooser chooser;
+    std::span<const float> chances;  // of its drafts; empty: they were not drawn
     std::array<TokenId, kDraftsMax> tokens{};
     std::vector<Acceptance> acceptance;  // by grade, one proposer after the other; the last: of what was forced
   };

@@ -16,12 +16,13 @@ RowPrices flat_until(uint32_t rows, double then) {
 // Guesses as many as there is room for, all in one grade.
 class Always final : public Proposer {
  public:
-  Proposal propose(uint32_t, std::span<const TokenId>, std::span<TokenId> into) override {
-    std::ranges::fill(into, TokenId{1});
-    return {static_cast<uint32_t>(into.size()), 0};
+  Proposal propose(const Ask& ask) override {
+    std::ranges::fill(ask.into, TokenId{1});
+    return {static_cast<uint32_t>(ask.into.size()), 0};
   }
   void observe(uint32_t, std::span<const TokenId>, bool) override {}
   uint32_t grades() const override { return 1; }
+  DraftSource source() const override { return DraftSource::kLookup; }
 };
 
 template <class Kind, class... Args>
@@ -190,13 +191,14 @@ TEST(Drafter, ALikelySequenceGetsMoreThanAnUnlikelyOne) {
 class Wild final : public Proposer {
  public:
   explicit Wild(int32_t id) : id_(id) {}
-  Proposal propose(uint32_t, std::span<const TokenId>, std::span<TokenId> into) override {
-    std::ranges::fill(into, TokenId{1});
-    into[2] = TokenId{id_};
-    return {static_cast<uint32_t>(into.size()), 0};
+  Proposal propose(const Ask& ask) override {
+    std::ranges::fill(ask.into, TokenId{1});
+    ask.into[2] = TokenId{id_};
+    return {static_cast<uint32_t>(ask.into.size()), 0};
   }
   void observe(uint32_t, std::span<const TokenId>, bool) override {}
   uint32_t grades() const override { return 1; }
+  DraftSource source() const override { return DraftSource::kLookup; }
 
  private:
   int32_t id_;
@@ -237,13 +239,14 @@ TEST(Drafter, WhatIsForcedGoesFirst) {
 class Slow final : public Proposer {
  public:
   Slow(double us, uint32_t most) : us_(us), most_(most) {}
-  Proposal propose(uint32_t, std::span<const TokenId>, std::span<TokenId> into) override {
-    asked = static_cast<uint32_t>(into.size());
-    std::ranges::fill(into, TokenId{2});
+  Proposal propose(const Ask& ask) override {
+    asked = static_cast<uint32_t>(ask.into.size());
+    std::ranges::fill(ask.into, TokenId{2});
     return {std::min(asked, most_), 0};
   }
   void observe(uint32_t, std::span<const TokenId>, bool) override {}
   uint32_t grades() const override { return 1; }
+  DraftSource source() const override { return DraftSource::kLookup; }
   double us_per_draft() const override { return us_; }
   uint32_t asked = 0;
 
@@ -274,9 +277,10 @@ TEST(Drafter, WhoTakesTimeIsAskedForWhatPays) {
 TEST(Drafter, TheFirstThatHasSomethingToSayIsHeard) {
   class Silent final : public Proposer {
    public:
-    Proposal propose(uint32_t, std::span<const TokenId>, std::span<TokenId>) override { return {}; }
+    Proposal propose(const Ask&) override { return {}; }
     void observe(uint32_t, std::span<const TokenId>, bool) override {}
     uint32_t grades() const override { return 3; }
+  DraftSource source() const override { return DraftSource::kLookup; }
   };
   for (const bool silent : {false, true}) {
     auto proposers = silent ? one<Silent>() : one<Always>();

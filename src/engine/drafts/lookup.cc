@@ -40,14 +40,14 @@ Lookup::Lookup(std::span<std::byte> memory, uint32_t seats, uint32_t context, st
   for (uint32_t s = 0; s < seats; ++s) seats_.emplace_back(std::span(first + s * slots, slots));
 }
 
-Proposal Lookup::propose(uint32_t seat, std::span<const TokenId> known, std::span<TokenId> into) {
-  const LookupIndex::Match match = seats_[seat].find(known);
+Proposal Lookup::propose(const Ask& ask) {
+  const LookupIndex::Match match = seats_[ask.seat].find(ask.known);
   if (match.suffix == 0) return {};
-  const auto rest = known.subspan(match.end);
-  Proposal out{.count = 0, .grade = grade_of(equal_tokens(known, match))};
-  while (out.count < std::min(into.size(), rest.size()) &&
+  const auto rest = ask.known.subspan(match.end);
+  Proposal out{.count = 0, .grade = grade_of(equal_tokens(ask.known, match))};
+  while (out.count < std::min(ask.into.size(), rest.size()) &&
          !std::binary_search(stops_.begin(), stops_.end(), rest[out.count])) {
-    into[out.count] = rest[out.count];
+    ask.into[out.count] = rest[out.count];
     ++out.count;
   }
   return out;

@@ -18,10 +18,11 @@ class Lookup final : public Proposer {
   // `stops`, ascending: where a copy ends (end ids and control tokens). Requires: memory of bytes().
   Lookup(std::span<std::byte> memory, uint32_t seats, uint32_t context, std::vector<TokenId> stops);
 
-  Proposal propose(uint32_t seat, std::span<const TokenId> known, std::span<TokenId> into) override;
+  Proposal propose(const Ask& ask) override;
   void observe(uint32_t seat, std::span<const TokenId> known, bool begins) override;
   // By how many tokens before the place are the same: 2, 3, from 4 and from 8 on.
   uint32_t grades() const override { return 4; }
+  DraftSource source() const override { return DraftSource::kLookup; }
 
  private:
   std::vector<LookupIndex> seats_;

@@ -34,7 +34,7 @@ struct LookupBed {
   std::vector<TokenId> propose(const std::vector<TokenId>& known, size_t most = 16, uint32_t* grade = nullptr) {
     lookup.observe(0, known, true);
     std::vector<TokenId> into(most);
-    const Proposal p = lookup.propose(0, known, into);
+    const Proposal p = lookup.propose({.seat = 0, .known = known, .into = into});
     into.resize(p.count);
     if (grade != nullptr) *grade = p.grade;
     return into;
@@ -121,12 +121,12 @@ TEST(Lookup, SeatsKnowNothingOfEachOther) {
   bed.lookup.observe(0, a, true);
   bed.lookup.observe(1, b, true);
   std::vector<TokenId> into(1);
-  EXPECT_EQ(bed.lookup.propose(0, a, into).count, 1u);
+  EXPECT_EQ(bed.lookup.propose({.seat = 0, .known = a, .into = into}).count, 1u);
   EXPECT_EQ(into, ids({3}));
-  EXPECT_EQ(bed.lookup.propose(1, b, into).count, 1u);
+  EXPECT_EQ(bed.lookup.propose({.seat = 1, .known = b, .into = into}).count, 1u);
   EXPECT_EQ(into, ids({4}));
   bed.lookup.observe(0, b, true);  // another sequence takes the seat
-  EXPECT_EQ(bed.lookup.propose(0, b, into).count, 1u);
+  EXPECT_EQ(bed.lookup.propose({.seat = 0, .known = b, .into = into}).count, 1u);
   EXPECT_EQ(into, ids({4}));
 }
 

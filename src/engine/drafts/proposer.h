@@ -6,6 +6,8 @@
 // clock, no I/O. Source: the project's speculation reference, sections 2 and 4.
 
 #include "base/ids.h"
+#include "engine/stats.h"
+#include "sample/params.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -13,22 +15,45 @@
 
 namespace tally::engine {
 
+inline constexpr uint32_t kDraftsMax = 16;  // of one sequence in one step
+
+// How the sequence of a seat draws its tokens, for guesses that are drawn as they are.
+struct Chooser {
+  const sample::Params* params = nullptr;  // null: guesses are what is likeliest
+  uint32_t choice = 0, prompt_tokens = 0;
+  std::span<const TokenId> end_ids, suppressed_ids;  // of the model, ascending
+};
+
+// What follows the known tokens of a seat, as many as there is room for?
+struct Ask {
+  uint32_t seat = 0;
+  std::span<const TokenId> known;
+  std::span<TokenId> into;
+  Chooser chooser = {};
+  std::span<float> chances = {};  // [into.size(), vocab]: with a chooser's parameters, those of each guess drawn
+};
+
 // The first `count` of the room that was given. Grade: how much the proposer trusts this guess, by a scale of
 // its own; guesses of one grade have one history.
 struct Proposal {
   uint32_t count = 0, grade = 0;
+  bool is_drawn = false;  // with chances that were written down; false: what was guessed had all the chance
 };
 
 class Proposer {
  public:
   virtual ~Proposer() = default;
-  // Guesses what follows the known tokens of the seat, as many as `into` has room for. Requires: observe()
-  // was told of all of them.
-  virtual Proposal propose(uint32_t seat, std::span<const TokenId> known, std::span<TokenId> into) = 0;
+  // Requires: observe() was told of all known tokens.
+  virtual Proposal propose(const Ask& ask) = 0;
   // The tokens of the seat are these now: with `begins` of a new sequence, else some were appended; none: the
   // sequence has left.
   virtual void observe(uint32_t seat, std::span<const TokenId> known, bool begins) = 0;
   virtual uint32_t grades() const = 0;
+  virtual DraftSource source() const = 0;
+  // What may be done once a step may be done again.
+  virtual void begin_step() {}
+  // Rows of prompts that were taken since: what nobody guesses from is an expense of the step all the same.
+  virtual uint32_t prompt_rows() const { return 0; }
   // Microseconds of a draft. Who takes none is asked before it is known how many drafts pay, others behind.
   virtual double us_per_draft() const { return 0; }
 };
