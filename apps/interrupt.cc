@@ -25,7 +25,9 @@ void hold_ending_signals() {
 bool take_interrupt() {
   const sigset_t set = ending_signals();
   constexpr timespec kNow{};
-  return ::sigtimedwait(&set, nullptr, &kNow) > 0;
+  bool came = false;
+  while (::sigtimedwait(&set, nullptr, &kNow) > 0) came = true;
+  return came;
 }
 
 bool interrupted() {

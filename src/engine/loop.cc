@@ -351,6 +351,7 @@ void Loop::commit(const Marks& at) {
       Receipt& r = g.sequence->receipt;
       r.cached_tokens = s.cached_tokens, r.preemptions = s.preemptions,
       r.recomputed_tokens = s.recomputed_tokens;
+      r.disk_tokens = std::min(r.disk_tokens, r.cached_tokens);  // a reset may have come after they were read
       r.kv_blocks = s.blocks_peak;
       // Taken over from the prefix cache, or in the tables of others at this moment.
       r.kv_blocks_shared = std::max(s.blocks_shared, s.cached_tokens / parts_.info.block_tokens);

@@ -186,6 +186,8 @@ void Answer::turn() {
   const bool done = std::all_of(choices_.begin(), choices_.end(), [](const auto& c) { return c->ended; });
   if (done) return complete();
   if (!events_.empty()) exchange_->send(std::move(events_), false);
+  events_.clear();
+  if (no_room_ && has_room()) wake();  // the socket took all at once: nobody else will tell
 }
 
 bool Answer::has_room() const { return exchange_->unsent_bytes() + events_.size() < http::kUnsentBytesMax; }
