@@ -149,6 +149,7 @@ engine::LoadRequest load_request(const base::Settings& settings, const std::stri
   s.policy.attention = settings.text("attention");
   s.isa = settings.text("isa");
   request.kv_disk = {settings.text("kv-disk"), settings.number("kv-disk-size")};
+  request.weights = {settings.text("weights"), weights_directory(settings)};
   request.tune.on = settings.on("tune");
   s.threads = usable_threads(static_cast<uint32_t>(settings.number("threads")));
   request.tune.file = tuning_file(settings, s.threads);
@@ -231,6 +232,13 @@ std::string tuning_file(const base::Settings& settings, uint32_t threads) {
   const std::string& given = settings.text("tuning-cache");
   const std::string directory = given.empty() ? cache_directory() : given;
   return directory.empty() ? "" : fmt::format("{}/tuning-{}-{}", directory, settings.text("isa"), threads);
+}
+
+std::string weights_directory(const base::Settings& settings) {
+  if (const std::string& given = settings.text("weights-dir"); !given.empty()) return given;
+  const bool has_cache = settings.values().contains("tuning-cache");
+  const std::string given = has_cache ? settings.text("tuning-cache") : "";
+  return given.empty() ? cache_directory() : given;
 }
 
 Result<std::string> model_argument(const std::vector<std::string>& arguments, size_t most) {

@@ -61,6 +61,9 @@ uint32_t usable_threads(uint32_t wanted);
 // it.
 std::string tuning_file(const base::Settings& settings, uint32_t threads);
 
+// Where --weights stream keeps its file; "" where there is no directory for it.
+std::string weights_directory(const base::Settings& settings);
+
 // Warns where too little of the memory in use lies in huge pages: decode on 4 KiB
 // pages runs at a half of its rate.
 void warn_of_small_pages(const base::Accounts& accounts);

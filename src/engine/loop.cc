@@ -112,6 +112,11 @@ base::Result<void> Loop::run() {
   try {
     while (wait_for_work()) {
       if (!step()) nap();
+      if (fault_) {
+        base::log_error("engine: weights cannot be read any more: {}", fault_->message);
+        fail_all();
+        return *fault_;
+      }
     }
     keep_prefixes();
     return {};
@@ -218,6 +223,7 @@ bool Loop::step() {
   at.packed_us = base::now_us();
   forward();
   at.computed_us = base::now_us();
+  if ((fault_ = parts_.model->stream_fault())) return true;
   pick();
   at.sampled_us = base::now_us();
   commit(at);
@@ -501,6 +507,8 @@ void Loop::publish(int64_t now_us) {
     t.kv_disk = promoter_->tier().stats();
     t.kv_disk.prefill_rows_per_s = promoter_->prefill_rows_per_s();
   }
+  const model::StreamStats w = parts_.model->stream_stats();
+  t.weight_stream = {w.layers, w.pass_bytes, w.read_bytes, w.read_s, w.waited_s, parts_.disk_bytes_per_s};
   t.last_step_us = now_us;
   t.work_runnable = !scheduler_.idle();
   const std::lock_guard lock(stats_mutex_);

@@ -15,6 +15,7 @@
 #include "sched/plan.h"
 
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -34,6 +35,7 @@ struct Parts {
   Info info;
   bool cascade = true;            // model::Batch
   std::unique_ptr<DiskTier> disk;  // null: what leaves the pool is lost
+  double disk_bytes_per_s = 0;     // of the plan, where weights are streamed; 0: not known
   base::Arena draft_memory, draft_chances;
   std::unique_ptr<Drafter> drafter;  // null: no drafts
   bool rejection_sampling = false;   // Policy
@@ -173,6 +175,7 @@ class Loop final : public Engine {
   StepWork work_;
   StepRecord record_;  // of this step
   CostFollower cost_;
+  std::optional<base::Error> fault_;  // streamed weights: no step can be computed any more
   std::vector<Group> groups_;
   std::vector<Draw> draws_;
   std::vector<uint32_t> constrained_;  // of the draws

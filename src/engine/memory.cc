@@ -6,6 +6,7 @@
 #include "engine/kv_check.h"
 #include "engine/loop.h"
 #include "engine/plan_sizes.h"
+#include "engine/stream_plan.h"
 #include "engine/tuning.h"
 
 #include <fmt/format.h>
@@ -25,19 +26,21 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 std::string mib(uint64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / kMiB); }
 
-Error too_small(const MemoryPlan& plan, const Sizes& s, uint32_t block_tokens, std::string_view what) {
+Error too_small(const MemoryPlan& plan, const Sizes& s, uint32_t block_tokens, std::string_view what,
+                std::string_view offer = "") {
   const uint64_t left = plan.budget_bytes > plan.total_bytes ? plan.budget_bytes - plan.total_bytes : 0;
   return {
       ErrorCode::kUnavailable,
       fmt::format(
-          "{}: --memory {} ({} bytes), {}; one KV block of {} tokens is {} bytes; {} bytes are left for KV",
+          "{}: --memory {} ({} bytes), {}; one KV block of {} tokens is {} bytes; {} bytes are left for KV{}",
           what, mib(plan.budget_bytes), plan.budget_bytes, plan_table(plan), block_tokens, s.block_bytes,
-          left)};
+          left, offer)};
 }
 
 // Divides what the budget leaves into blocks. `sizes` gets the context that fits, if none was asked for.
 Result<MemoryPlan> divide(const LoadRequest& request, Sizes& s) {
   const Settings& set = request.settings;
+  if (request.weights.mode == "stream" && !s.is_loaded) s.load.stream.layers = s.spec().layers;  // at first
   MemoryPlan plan = fixed_plan(request, s);
   const uint64_t budget = plan.budget_bytes - std::min(plan.budget_bytes, request.constraint_room_bytes);
   const auto left = [&] { return budget - std::min(budget, plan.total_bytes); };
@@ -47,6 +50,8 @@ Result<MemoryPlan> divide(const LoadRequest& request, Sizes& s) {
     s.set_context(s.context() / 2);
     plan = fixed_plan(request, s);
   }
+  choose_streamed(request, s);
+  plan = fixed_plan(request, s);
   const PoolPrice price(request, s);
   // By default not more than the sequences can be expected to fill: most end far below the context.
   constexpr uint64_t kFullShare = 8;
@@ -60,7 +65,7 @@ Result<MemoryPlan> divide(const LoadRequest& request, Sizes& s) {
                        fmt::format("--kv-pool {} does not fit", set.kv_pool_bytes));
     }
   }
-  if (blocks < kPoolBlocksMin) return too_small(plan, s, set.block_tokens, "the model does not fit");
+  if (blocks < kPoolBlocksMin) return too_small(plan, s, set.block_tokens, "the model does not fit", stream_offer(request));
   const uint64_t holds = blocks * set.block_tokens;
   if (set.max_model_len > holds) {
     return too_small(plan, s, set.block_tokens,
@@ -216,15 +221,22 @@ std::string plan_table(const MemoryPlan& plan) {
 
 Result<MemoryPlan> plan_memory(const LoadRequest& request) {
   TALLY_TRY(Sizes sizes, Sizes::read(request));
-  return divide(request, sizes);
+  TALLY_TRY(MemoryPlan plan, divide(request, sizes));
+  plan.stream = stream_outlook(request, sizes);
+  return plan;
 }
 
 Result<std::unique_ptr<Engine>> load_engine(const LoadRequest& request, base::Accounts& accounts) {
   const Settings& set = request.settings;
   TALLY_TRY(Sizes s, Sizes::read(request));
   TALLY_TRY(MemoryPlan plan, divide(request, s));
+  plan.stream = stream_outlook(request, s);
 
   Parts parts;
+  if (plan.stream) {
+    base::log_info("weights: {}", stream_text(*plan.stream));
+    parts.disk_bytes_per_s = plan.stream->disk_bytes_per_s;
+  }
   parts.accounts = &accounts;
   parts.pool = std::make_unique<base::ThreadPool>(set.threads, kernels::set_float_mode);
   // The pool's pages are a part of what the loader waits for.

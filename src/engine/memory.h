@@ -60,6 +60,12 @@ struct KvDiskRequest {
   uint64_t bytes = 0;     // of the file
 };
 
+// Where the weights are while the engine runs.
+struct WeightsRequest {
+  std::string mode = "memory";  // or "stream": layers that the budget has no room for are read in every pass
+  std::string directory;        // of their file; of "stream" alone
+};
+
 // What the composition root knows beyond the settings.
 struct LoadRequest {
   std::string model_path;
@@ -67,6 +73,7 @@ struct LoadRequest {
   TuneRequest tune;
   KvCheckRequest kv_check;
   KvDiskRequest kv_disk;
+  WeightsRequest weights;
   uint64_t tokenizer_bytes = 0, connection_bytes = 0;  // what the caller holds
   uint64_t constraint_table_bytes = 0;                 // the same, of sample::ConstraintCompiler
   uint64_t constraint_room_bytes = 0;                  // kept free for what it compiles while serving
@@ -90,11 +97,25 @@ struct PlanAccount {
   uint64_t bytes = 0;
   std::vector<PlanPart> parts;
 };
+// Layers that are read in every pass.
+struct StreamOutlook {
+  uint32_t layers = 0, of_layers = 0;
+  uint64_t pass_bytes = 0;      // that a pass reads
+  double disk_bytes_per_s = 0;  // of the model file's disk, measured; 0: not known
+  bool is_direct = false;       // past the page cache
+
+  // What the disk allows, whatever the batch; 0: not known.
+  double passes_per_s() const { return disk_bytes_per_s / static_cast<double>(pass_bytes); }
+};
+// As a sentence for people.
+std::string stream_text(const StreamOutlook& stream);
+
 struct MemoryPlan {
   std::vector<PlanAccount> accounts;  // one each, in their order
   uint64_t total_bytes = 0, budget_bytes = 0;
   uint64_t kv_bytes_per_token = 0;
   uint32_t blocks = 0, block_tokens = 0, max_model_len = 0, max_seqs = 0;
+  std::optional<StreamOutlook> stream;  // none: all weights stay
 
   uint64_t pool_tokens() const { return uint64_t{blocks} * block_tokens; }
   const PlanAccount& of(base::Account account) const { return accounts[static_cast<size_t>(account)]; }

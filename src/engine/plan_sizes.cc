@@ -52,7 +52,16 @@ void merge_part(std::vector<PlanPart>& parts, PlanPart part) {
 }
 
 void add_weights(const Sizes& s, std::vector<PlanPart>& parts) {
-  merge_part(parts, {"packed weights", Accounts::arena_bytes(s.blueprint.packed_bytes()), kinds_text(s)});
+  if (const uint32_t streamed = s.load.stream.layers; streamed == 0) {
+    merge_part(parts, {"packed weights", Accounts::arena_bytes(s.blueprint.packed_bytes()), kinds_text(s)});
+  } else {
+    const model::StreamSizes sizes = s.blueprint.stream_sizes(streamed);
+    const uint32_t layers = s.spec().layers;
+    merge_part(parts, {"packed weights", Accounts::arena_bytes(sizes.kept_bytes),
+                       fmt::format("{} of {} layers, and what all layers share", layers - streamed, layers)});
+    merge_part(parts, {"ring", Accounts::arena_bytes(sizes.ring_bytes),
+                       fmt::format("of {} layers, {} bytes, that each pass reads", streamed, sizes.read_bytes)});
+  }
   if (const size_t rope = s.blueprint.rope_bytes(s.load.context); rope > 0) {
     merge_part(parts, {"rope tables", Accounts::arena_bytes(rope),
                        fmt::format("{} positions x cos and sin of each rotated pair x 4 bytes",
@@ -126,6 +135,7 @@ Result<Sizes> Sizes::read(const LoadRequest& request) {
   model::LoadOptions load;
   load.dequantize_to_f32 = request.dequantize_to_f32;
   load.progress = request.progress;
+  load.stream.directory = request.weights.directory;
   TALLY_TRY(model::Blueprint blueprint, model::Blueprint::read(file, table, load, set.threads));
   const uint32_t most = blueprint.spec().context;
   if (set.max_model_len > most) {

@@ -55,6 +55,14 @@ struct Speculation {
   uint32_t paused = 0;  // sequences whose drafts were wrong too often for now
 };
 
+// Layers that passes read from a file (--weights stream), since load; zeros without it.
+struct WeightStreamStats {
+  uint32_t layers = 0;
+  uint64_t pass_bytes = 0, read_bytes = 0;
+  double read_s = 0, waited_s = 0;    // reads were under way; passes waited for them
+  double predicted_bytes_per_s = 0;  // what the plan measured of the disk; 0: not known
+};
+
 // One consistent snapshot, made at the end of a step.
 struct Stats {
   uint64_t running = 0, waiting = 0, waiting_deferred = 0, queue_tokens = 0;
@@ -87,6 +95,7 @@ struct Stats {
   Histogram prefill_per_token, step_model_error;          // seconds; ratio
   Histogram block_lifetime, block_idle, block_reuse_gap;  // seconds: kv/block_ages.h
   KvDiskStats kv_disk;
+  WeightStreamStats weight_stream;
   int64_t last_step_us = 0;                               // base::now_us() of the last finished step
   bool work_runnable = false, failed = false;
 };

@@ -139,6 +139,7 @@ class Builder {
       p_.code.push_back({.op = Op::kPanel, .src = src, .layer = layer, .n = m.k, .panel = m.format->panel});
     }
     open(domain.linear);
+    p_.stages.back().turn = weights_.turn(products.begin()->slot, layer);  // a layer has one
     for (const Product& product : products) {
       const Matrix m = weights_.matrix(product.slot, layer);
       emit({.op = Op::kLinear, .src = src, .dst = product.dst, .layer = layer, .n = m.rows, .matrix = m});

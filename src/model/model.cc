@@ -7,6 +7,8 @@
 #include "model/scratch.h"
 #include "model/weights.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -155,6 +157,7 @@ Result<Model> Model::load(const gguf::File& file, const kernels::KernelTable& ke
   state->kernels = kernels;
   TALLY_TRY(WeightPlan plan, plan_weights(file, spec, state->kernels, options.dequantize_to_f32));
   state->unused = plan.unused;
+  stream_layers(plan, options.stream.layers, spec.layers);
 
   // The file's hash is taken beside the packing: both read it from the page cache.
   Result<base::Digest> digest = base::Digest{};
@@ -165,6 +168,12 @@ Result<Model> Model::load(const gguf::File& file, const kernels::KernelTable& ke
   if (!digest) return digest.error();
   state->weights = std::move(weights).value();
   state->fingerprint = base::hex(digest.value());
+  if (options.stream.layers > 0) {
+    const StreamPlace place{options.stream.directory,
+                            fmt::format("{} {}{}", state->fingerprint, kernels::isa_name(kernels.isa),
+                                        options.dequantize_to_f32 ? " f32" : "")};
+    TALLY_TRY_VOID(state->weights.start_stream(file, place, pool, accounts));
+  }
 
   const uint32_t context = context_of(spec, options);
   if (const size_t bytes = rope_bytes(spec, context); bytes > 0) {
@@ -228,8 +237,21 @@ Result<Scratch> Model::make_scratch(const StepLimits& limits, const std::vector<
   return scratch;
 }
 
+StreamStats Model::stream_stats() const {
+  const LayerRing* ring = state_->weights.ring();
+  if (ring == nullptr) return {};
+  const RingStats s = ring->stats();
+  return {ring->file().slices(), ring->pass_bytes(), s.read_bytes, s.passes, s.read_s, s.waited_s};
+}
+
+std::optional<base::Error> Model::stream_fault() const {
+  const LayerRing* ring = state_->weights.ring();
+  return ring == nullptr ? std::nullopt : ring->fault();
+}
+
 struct Blueprint::State {
   ModelSpec spec;
+  WeightPlan plan;  // entries without their tensors
   size_t packed_bytes = 0, threads = 1;
   std::vector<std::pair<std::string, size_t>> parts;
   Weights weights;
@@ -248,6 +270,8 @@ Result<Blueprint> Blueprint::read(const gguf::File& file, const kernels::KernelT
   TALLY_TRY(state->spec, read_spec(file));
   TALLY_TRY(WeightPlan plan, plan_weights(file, state->spec, kernels, options.dequantize_to_f32));
   state->packed_bytes = plan.bytes, state->threads = threads, state->parts = size_parts(plan);
+  for (WeightEntry& e : plan.entries) e.tensor = nullptr;
+  state->plan = plan;
   state->weights = Weights::bind(std::move(plan), state->spec);
   state->ropes = bare_ropes(state->spec);
   state->program = build_program(state->spec, state->weights, state->ropes, threads);
@@ -257,6 +281,11 @@ Result<Blueprint> Blueprint::read(const gguf::File& file, const kernels::KernelT
 const ModelSpec& Blueprint::spec() const { return state_->spec; }
 size_t Blueprint::packed_bytes() const { return state_->packed_bytes; }
 const std::vector<std::pair<std::string, size_t>>& Blueprint::packed_parts() const { return state_->parts; }
+StreamSizes Blueprint::stream_sizes(uint32_t layers) const {
+  WeightPlan plan = state_->plan;
+  stream_layers(plan, layers, state_->spec.layers);
+  return {plan.bytes, plan.ring_bytes(), plan.read_bytes()};
+}
 size_t Blueprint::rope_bytes(uint32_t context) const { return model::rope_bytes(state_->spec, context); }
 size_t Blueprint::score_matrix_bytes(const StepLimits& limits) const {
   return matrix_bytes(state_->spec, limits);

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -22,9 +23,28 @@
 
 namespace tally::model {
 
+// Layers whose matrices are read from a file in every pass instead of being kept (--weights stream).
+struct StreamOptions {
+  uint32_t layers = 0;    // of the model's; 0: all are kept
+  std::string directory;  // of the file, which is made at the first load
+};
+// Since load; zeros where nothing is streamed.
+struct StreamStats {
+  uint32_t layers = 0;
+  uint64_t pass_bytes = 0;  // that a pass reads
+  uint64_t read_bytes = 0, passes = 0;
+  double read_s = 0;    // in which reads were under way
+  double waited_s = 0;  // of passes for bytes
+};
+// Of a model that is not loaded.
+struct StreamSizes {
+  size_t kept_bytes = 0, ring_bytes = 0, read_bytes = 0;  // read_bytes: in a pass
+};
+
 struct LoadOptions {
   bool dequantize_to_f32 = false;  // the exact mode of the oracle tests: every matrix as F32
   uint32_t context = 0;            // positions of the rope tables; 0: the model's own
+  StreamOptions stream = {};
   // Called now and then from the loading thread with bytes packed so far and in all; returning false stops
   // the load.
   std::function<bool(uint64_t done, uint64_t total)> progress;
@@ -108,6 +128,9 @@ class Model {
   // SHA-256 of the file, hex (of a split model: of its first shard), and what else decides the bytes of a KV
   // block.
   const std::string& fingerprint() const;
+  StreamStats stream_stats() const;
+  // Why no pass can be computed any more: streamed layers that could not be read. None: all is well.
+  std::optional<base::Error> stream_fault() const;
   // Tensors of the file that nothing reads, for the model report.
   const std::vector<std::string>& unused_tensors() const;
 
@@ -120,7 +143,8 @@ class Model {
   bool set_tuning(std::span<const kernels::FormatTuning> tuning);
 
   // One pass over all rows of the batch. K and V of the rows are written to the cache, then read back. Rows
-  // do not influence each other except through the cache. Allocates nothing.
+  // do not influence each other except through the cache. Allocates nothing. With a stream_fault() all rows
+  // are marked as not finite, and nothing that was computed is worth anything.
   void forward(const Batch& batch, const kv::View& kv, Scratch& scratch, base::ThreadPool& pool) const;
 
   // What a KV codec costs each layer on a text, 0 to 1: the relative squared error of each channel of the
@@ -151,6 +175,8 @@ class Blueprint {
   size_t packed_bytes() const;  // without the rope tables
   // The same by what they are for: (kind, bytes).
   const std::vector<std::pair<std::string, size_t>>& packed_parts() const;
+  // With so many layers streamed: up to all of the spec.
+  StreamSizes stream_sizes(uint32_t layers) const;
   size_t rope_bytes(uint32_t context) const;
   size_t scratch_bytes(const StepLimits& limits, const std::vector<tensor::KvLayout>& layouts) const;
   size_t score_matrix_bytes(const StepLimits& limits) const;  // of `standard_attention`; 0 without it

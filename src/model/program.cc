@@ -300,6 +300,29 @@ void merge_nonfinite(const Batch& batch, Scratch::State& s) {
     s.nonfinite[batch.logits_rows[i]] |= s.head_nonfinite[i];
 }
 
+// The turns of a pass in the ring, if there is one. A layer is given back with the first product of the next
+// one, or the end of the pass.
+class Turns {
+ public:
+  explicit Turns(LayerRing* ring) : ring_(ring) {}
+  Turns(const Turns&) = delete;
+  Turns& operator=(const Turns&) = delete;
+  ~Turns() {
+    if (ring_ != nullptr) ring_->end_pass();
+  }
+  // Before products of that turn, or of matrices that stay (-1). False: the layer will never be there.
+  bool enter(int32_t turn) {
+    if (turn == now_) return true;
+    if (now_ >= 0) ring_->leave(static_cast<uint32_t>(now_));
+    now_ = turn;
+    return turn < 0 || ring_->enter(static_cast<uint32_t>(turn));
+  }
+
+ private:
+  LayerRing* ring_;
+  int32_t now_ = -1;
+};
+
 double& account_of(const Stage& stage, OpTimes& times) {
   switch (stage.kind) {
     case StageKind::kLinear:
@@ -326,9 +349,14 @@ void run(const Program& program, const StepContext& step, base::ThreadPool& pool
   const Interpreter interpreter(program, step);
   const auto blocks = [](uint32_t rows) { return (rows + kRowBlock - 1) / kRowBlock; };
   int64_t mark = base::now_us();
+  Turns turns(step.weights->ring());
   for (const Stage& stage : program.stages) {
     const bool head = stage.kind == StageKind::kHeadRows || stage.kind == StageKind::kHeadLinear;
     if (head && interpreter.head_rows() == 0) continue;
+    if (!stage.chunks.empty() && !turns.enter(stage.turn)) {
+      std::fill_n(s.nonfinite.begin(), s.rows, uint8_t{1});
+      return;
+    }
     switch (stage.kind) {
       case StageKind::kRows:
       case StageKind::kHeadRows:

@@ -118,6 +118,7 @@ struct Stage {
   StageKind kind = StageKind::kRows;
   uint32_t begin = 0, end = 0;  // instructions
   std::vector<Chunk> chunks;    // linear stages
+  int32_t turn = -1;            // of streamed matrices: when they are there (layer_ring.h)
 };
 
 // What the attention of a layer needs beside its instruction.

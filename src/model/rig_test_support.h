@@ -39,6 +39,7 @@ struct RigOptions {
   uint32_t context = 1024;
   uint32_t rows_max = 512;
   bool standard_attention = false;
+  StreamOptions stream = {};
 };
 
 class Rig {
@@ -50,7 +51,7 @@ class Rig {
     EXPECT_TRUE(file) << path << ": " << (file ? "" : file.error().message);
     LoadOptions load;
     load.dequantize_to_f32 = options.to_f32;
-    load.context = options.context;
+    load.context = options.context, load.stream = options.stream;
     auto model = Model::load(*file, kernels::kernel_table(options.isa), load, pool_, accounts_);
     EXPECT_TRUE(model) << path << ": " << (model ? "" : model.error().message);
     model_.emplace(std::move(model).value());

@@ -7,10 +7,13 @@
 #include "gguf/gguf.h"
 #include "kernels/kernels.h"
 #include "kernels/tune.h"
+#include "model/layer_ring.h"
 #include "model/spec.h"
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -91,14 +94,29 @@ struct WeightEntry {
   Placement placement = Placement::kVector;
   const kernels::LinearFormat* source = nullptr;  // of the file's type
   const kernels::LinearFormat* target = nullptr;  // what it is packed as
-  size_t offset = 0, bytes = 0;                   // in the arena
+  size_t offset = 0, bytes = 0;                   // in the arena; of a streamed one in the ring
+  int32_t turn = -1;                              // of a streamed one: WeightPlan::slices
+};
+
+// The matrices of a layer that are read in every pass.
+struct StreamSlice {
+  uint32_t layer = 0;
+  size_t bytes = 0;  // in the file: whole pages
 };
 
 struct WeightPlan {
   std::vector<WeightEntry> entries;
   std::vector<std::string> unused;  // tensors of the file that nothing reads
   size_t bytes = 0;                 // of the arena, tail padding included
+  std::vector<StreamSlice> slices;  // in the order of the pass; empty: all is in the arena
+  size_t slot_bytes = 0;            // of the ring, whose slots hold the longest slice and the tail padding
+
+  size_t ring_bytes() const { return LayerRing::slots_for(static_cast<uint32_t>(slices.size())) * slot_bytes; }
+  size_t read_bytes() const;  // of a pass
 };
+// Moves the matrices of `layers` layers, evenly spread over the model, from the arena to the ring. What all
+// layers share, and vectors, stay. Requires: at most the layers of the model, and none was moved before.
+void stream_layers(WeightPlan& plan, uint32_t layers, uint32_t of_layers);
 // The bytes by what they are for.
 std::vector<std::pair<std::string, size_t>> size_parts(const WeightPlan& plan);
 
@@ -106,12 +124,17 @@ std::vector<std::pair<std::string, size_t>> size_parts(const WeightPlan& plan);
 base::Result<WeightPlan> plan_weights(const gguf::File& file, const ModelSpec& spec,
                                       const kernels::KernelTable& kernels, bool dequantize_to_f32);
 
-// Immutable once loaded.
+// Where streamed layers are kept.
+struct StreamPlace {
+  std::string directory, fingerprint;
+};
+
+// Immutable once loaded; of streamed layers the slots of the ring are written, between turns.
 class Weights {
  public:
   // Knows formats and shapes, holds no data: what the plan's size functions need.
   static Weights bind(WeightPlan plan, const ModelSpec& spec);
-  // Reads and packs with every thread of the pool. Errors: kIo, kBadData (file cut meanwhile), kUnavailable
+  // Reads and packs what stays, with every thread of the pool; start_stream() does the rest. Errors: kIo, kBadData (file cut meanwhile), kUnavailable
   // (the cap, or `progress` said stop).
   static base::Result<Weights> load(const gguf::File& file, WeightPlan plan, const ModelSpec& spec,
                                     base::ThreadPool& pool, base::Accounts& accounts,
@@ -119,7 +142,7 @@ class Weights {
 
   bool has(Slot slot, uint32_t layer = 0) const { return find(slot, false, layer) != nullptr; }
   Matrix matrix(Slot slot, uint32_t layer = 0) const;
-  std::vector<kernels::TuneMatrix> matrices() const;         // every packed one
+  std::vector<kernels::TuneMatrix> matrices() const;         // every packed one that stays in memory
   const float* vector(Slot slot, uint32_t layer = 0) const;  // null: absent
   const float* bias(Slot slot, uint32_t layer = 0) const;    // null: absent
   // Of a vector that is there: values a row, and rows (one for each head, or 1).
@@ -131,18 +154,35 @@ class Weights {
   uint64_t matrix_bytes() const;
   // Values of the matrices that a row is multiplied with: of the one that makes logits, or of all others.
   uint64_t matrix_values(bool is_tied, bool of_logits) const;
+  // Where layers are streamed: what brings them, and a matrix' turn in it, -1 of one that stays.
+  LayerRing* ring() const { return ring_.get(); }
+  int32_t turn(Slot slot, uint32_t layer) const { return find(slot, false, layer)->turn; }
+  // Opens the file of the plan's slices in a directory, or makes it, and starts the ring. `fingerprint` is of
+  // the GGUF file and of what else decides packed bytes. Errors: kIo, kUnavailable (cap), kBadData.
+  base::Result<void> start_stream(const gguf::File& file, const StreamPlace& place, base::ThreadPool& pool,
+                                  base::Accounts& accounts);
 
  private:
   base::Result<void> read(const gguf::File& file, base::ThreadPool& pool,
                           const std::function<bool(uint64_t, uint64_t)>& progress);
+  base::Result<std::span<const std::byte>> pack_slice(const gguf::File& file, uint32_t slice,
+                                                      base::ThreadPool& pool);
+  std::byte* slot(uint32_t turn) const {
+    const uint32_t slots = LayerRing::slots_for(static_cast<uint32_t>(plan_.slices.size()));
+    return ring_arena_.data() + turn % slots * plan_.slot_bytes;
+  }
+  base::Result<LayerFile> find_or_make(const gguf::File& file, const StreamPlace& place,
+                                       base::ThreadPool& pool);
   const WeightEntry* find(Slot slot, bool bias, uint32_t layer) const;
   const std::byte* data(const WeightEntry& entry) const {
-    return arena_.data() == nullptr ? nullptr : arena_.data() + entry.offset;
+    const base::Arena& arena = entry.turn < 0 ? arena_ : ring_arena_;
+    return arena.data() == nullptr ? nullptr : arena.data() + entry.offset;
   }
   WeightPlan plan_;
   std::vector<int32_t> index_;  // [slot][bias][layer] -> entry (of its first expert) or -1
   uint32_t layers_ = 0, experts_used_ = 1;
-  base::Arena arena_;
+  base::Arena arena_, ring_arena_;
+  std::unique_ptr<LayerRing> ring_;  // last: its threads write into the arena
 };
 
 }  // namespace tally::model

@@ -42,6 +42,7 @@ class Scrape final : public prometheus::Collectable {
     add_memory(page);
     add_blocks(page);
     add_disk(page);
+    add_weight_stream(page);
     add_requests(page);
     add_steps(page);
     add_bounds(page);
@@ -216,6 +217,16 @@ class Scrape final : public prometheus::Collectable {
     page.counter("tally_kv_disk_bytes_total", number(d.written_bytes), {{"what", "written"}});
     page.gauge("tally_kv_disk_read_bytes_per_second", d.read_bytes_per_s);
     page.gauge("tally_prefill_rows_per_second", d.prefill_rows_per_s);
+  }
+
+  void add_weight_stream(MetricsPage& page) const {
+    const engine::WeightStreamStats& w = stats_.weight_stream;
+    page.gauge("tally_weight_stream_layers", number(w.layers));
+    page.gauge("tally_weight_stream_pass_bytes", number(w.pass_bytes));
+    page.counter("tally_weight_stream_bytes_total", number(w.read_bytes));
+    page.counter("tally_weight_stream_seconds_total", w.read_s, {{"what", "read"}});
+    page.counter("tally_weight_stream_seconds_total", w.waited_s, {{"what", "wait"}});
+    page.gauge("tally_weight_stream_predicted_bytes_per_second", w.predicted_bytes_per_s);
   }
 
   void add_requests(MetricsPage& page) const {
