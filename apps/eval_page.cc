@@ -8,6 +8,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <numeric>
+
 namespace tally::apps {
 namespace {
 
@@ -46,6 +49,23 @@ void print_text(const EvalReport& report) {
                with_interval(f.kld, 6), small(f.kld_p99), small(f.kld_max), with_interval(f.ppl_ratio, 4),
                percent(f.same_top.value), percent(f.probability_rms));
   }
+}
+
+// What each layer loses, in one line a codec, and the layers that lose far more than the others.
+void print_layers(const EvalReport& report) {
+  fmt::print("\n{:<7}{:>12}{:>12}  {}\n", "kv", "layer mean", "layer max", "layers that stand out");
+  for (const CodecFigures& c : report.codecs) {
+    if (c.layer_damage.empty()) continue;
+    std::string out;
+    for (const size_t layer : measure::damaged_layers(c.layer_damage))
+      out += fmt::format("{}{} ({})", out.empty() ? "" : ", ", layer, small(c.layer_damage[layer]));
+    const double sum = std::accumulate(c.layer_damage.begin(), c.layer_damage.end(), 0.0);
+    fmt::print("{:<7}{:>12}{:>12}  {}\n", c.kv_type, small(sum / static_cast<double>(c.layer_damage.size())),
+               small(*std::max_element(c.layer_damage.begin(), c.layer_damage.end())), out.empty() ? "-" : out);
+  }
+  fmt::print("relative squared error of a layer's attention; those with more than {:g} times the mean of the others "
+             "stand out\n",
+             measure::kDamageTimes);
 }
 
 void print_generated(const EvalReport& report) {
@@ -96,6 +116,7 @@ void EvalPage::print_table() const {
     report.has_reference() ? print_text(report) : print_ppl(report);
     fmt::print("95 % intervals: bootstrap over blocks of {} tokens\n", measure::kEvalBlock);
   }
+  if (!report.codecs.back().layer_damage.empty()) print_layers(report);
   if (report.options.kind == EvalKind::kKv && !first.probes.empty()) print_generated(report);
   for (const std::string& warning : report.warnings) fmt::print("warning: {}\n", warning);
   fmt::print("saved: {}\n", base::escape_for_log(saved));

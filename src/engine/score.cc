@@ -257,6 +257,15 @@ class ModelScorer final : public Scorer {
     return std::unique_ptr<Lane>(std::move(lane));
   }
 
+  Result<std::vector<double>> layer_damage(const std::string& kv_type,
+                                           std::span<const TokenId> tokens) override {
+    TALLY_TRY(const tensor::KvCodec codec, find_codec(kv_type));
+    TALLY_CHECK(!tokens.empty() && tokens.size() <= context_, "{} tokens, the context is {}", tokens.size(),
+                context_);
+    kernels::set_float_mode();
+    return model_.kv_damage(tokens, codec, *pool_, accounts_);
+  }
+
   uint64_t vocab_size() const override { return model_.spec().vocab; }
   const std::string& model_fingerprint() const override { return model_.fingerprint(); }
   std::string isa() const override { return std::string(kernels::isa_name(tier_)); }

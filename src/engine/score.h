@@ -98,6 +98,11 @@ class Scorer {
   // Errors: kConfig (no such codec), kUnavailable (cap). The scorer outlives the lane.
   virtual base::Result<std::unique_ptr<Lane>> make_lane(const LaneRequest& request) = 0;
 
+  // What a codec costs the attention of each layer, 0 to 1, on a text (Model::kv_damage); what follows a
+  // layer sees what f32 gave. Requires: 1..context tokens. Errors: as make_lane.
+  virtual base::Result<std::vector<double>> layer_damage(const std::string& kv_type,
+                                                         std::span<const TokenId> tokens) = 0;
+
   virtual uint64_t vocab_size() const = 0;
   virtual const std::string& model_fingerprint() const = 0;
   virtual std::string isa() const = 0;

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace tally::measure {
 namespace {
@@ -55,6 +56,7 @@ class Evaluation {
     if (!step("testing itself")) return {};
     TALLY_TRY(report_.self_test, test_itself(bench_, windows_.front()));
     TALLY_TRY_VOID(score_text());
+    TALLY_TRY_VOID(measure_layers());
     if (options().kind == EvalKind::kKv) return generate();
     return {};
   }
@@ -103,6 +105,7 @@ class Evaluation {
   void plan() {
     all_ = kSelfTestTokens;
     for (const auto& window : windows_) all_ += static_cast<double>(window.size());
+    if (bench_.has_reference) all_ += kTokensMin;
     if (options().kind != EvalKind::kKv) return;
     all_ += options().prompts * (kGenerated * options().new_tokens);
     ProbeRequest request;
@@ -144,6 +147,17 @@ class Evaluation {
     };
     step(fmt::format("text, window 1 of {}", windows_.size()));
     return score_windows(bench_, windows_, between);
+  }
+
+  Result<void> measure_layers() {
+    if (!bench_.has_reference || !step("attention of each layer")) return {};
+    const std::span<const TokenId> tokens = std::span(windows_.front()).first(kTokensMin);
+    for (size_t i = 1; i < report_.codecs.size(); ++i) {
+      CodecFigures& codec = report_.codecs[i];
+      TALLY_TRY(codec.layer_damage, bench_.scorer.layer_damage(codec.kv_type, tokens));
+      if (!tick(tokens.size())) return {};
+    }
+    return {};
   }
 
   Result<void> generate() {
@@ -198,6 +212,16 @@ class Evaluation {
 };
 
 }  // namespace
+
+std::vector<size_t> damaged_layers(std::span<const double> damage) {
+  std::vector<size_t> out;
+  const double sum = std::accumulate(damage.begin(), damage.end(), 0.0);
+  for (size_t layer = 0; layer < damage.size() && damage.size() > 1; ++layer) {
+    const double of_others = (sum - damage[layer]) / static_cast<double>(damage.size() - 1);
+    if (damage[layer] > kDamageTimes * of_others) out.push_back(layer);
+  }
+  return out;
+}
 
 Result<EvalReport> evaluate(engine::Scorer& scorer, const text::Tokenizer& tokenizer, const EvalText& text,
                             const EvalOptions& options, const EvalProgress& go_on) {

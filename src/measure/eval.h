@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -91,7 +92,8 @@ struct CodecFigures {
   std::vector<ProbeFigures> probes;
   std::vector<double> decode_rates;  // tokens a second of one sequence, by round
   uint32_t decode_depth = 0;
-  engine::LaneReads reads;  // of the text
+  engine::LaneReads reads;           // of the text
+  std::vector<double> layer_damage;  // Scorer::layer_damage of the first window; of candidates, against f32
 };
 
 struct SelfTest {
@@ -112,6 +114,11 @@ struct EvalReport {
 
   bool has_reference() const { return options.kind != EvalKind::kPpl; }
 };
+
+// A layer loses so many times what the others lose in the mean: it stands out.
+inline constexpr double kDamageTimes = 5;
+// The layers that stand out, ascending.
+std::vector<size_t> damaged_layers(std::span<const double> damage);
 
 // Share done and what is done now; false stops what is left.
 using EvalProgress = std::function<bool(double share, const std::string& now)>;

@@ -57,6 +57,10 @@ json codec_json(const CodecFigures& codec, const EvalReport& report) {
                {{"positions", codec.reads.positions},
                 {"from_earlier_passes", codec.reads.earlier_positions},
                 {"bytes", codec.reads.bytes}}}};
+  if (!codec.layer_damage.empty()) {
+    out["damage_by_layer"] = codec.layer_damage;
+    out["damaged_layers"] = damaged_layers(codec.layer_damage);
+  }
   if (report.options.kind != EvalKind::kKv) return out;
   const DivergenceFigures& d = codec.divergence;
   if (!d.first.empty()) {

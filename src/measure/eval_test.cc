@@ -190,6 +190,35 @@ TEST_F(Eval, CodecsComeInTheirOrder) {
   EXPECT_GT(f32.reads.bytes, 2 * int8.reads.bytes);
 }
 
+TEST_F(Eval, EveryLayersLossIsItsOwn) {
+  const EvalReport report = evaluate_text().value();
+  const std::vector<double>&int8 = report.codecs[1].layer_damage, &bf16 = report.codecs[2].layer_damage;
+  EXPECT_TRUE(report.codecs[0].layer_damage.empty()) << "f32 is what the others are compared with";
+  ASSERT_EQ(int8.size(), report.codecs[1].kv_types.size());
+  ASSERT_EQ(bf16.size(), int8.size());
+  for (size_t layer = 0; layer < int8.size(); ++layer) {
+    EXPECT_GT(bf16[layer], 0) << layer;
+    EXPECT_GT(int8[layer], bf16[layer]) << layer;
+    EXPECT_LT(int8[layer], 0.03) << layer;
+  }
+  const nlohmann::json codecs = eval_json(report)["codecs"];
+  EXPECT_FALSE(codecs[0].contains("damage_by_layer"));
+  EXPECT_EQ(codecs[1]["damage_by_layer"].get<std::vector<double>>(), int8);
+  EXPECT_EQ(codecs[1]["damaged_layers"].size(), damaged_layers(int8).size());
+}
+
+TEST(EvalLayers, ThoseThatStandOutAreNamed) {
+  using Layers = std::vector<size_t>;
+  EXPECT_EQ(damaged_layers(std::vector<double>{.01, .01, .06, .01}), Layers{2});
+  EXPECT_EQ(damaged_layers(std::vector<double>{.01, .01, .05, .01}), Layers{}) << "5 times is not above it";
+  EXPECT_EQ(damaged_layers(std::vector<double>{.6, .1}), Layers{0}) << "a mean with itself would hide it";
+  EXPECT_EQ(damaged_layers(std::vector<double>{.01, .6, .01, .01, .01, .01, .01, .01, .01, .01, .01, .9}),
+            (Layers{1, 11}));
+  EXPECT_EQ(damaged_layers(std::vector<double>{.5}), Layers{});
+  EXPECT_EQ(damaged_layers(std::vector<double>{0, 0, 0}), Layers{});
+  EXPECT_EQ(damaged_layers(std::vector<double>{}), Layers{});
+}
+
 TEST_F(Eval, ACodecThatIsNeverReadBackIsFound) {
   options.candidate_fault.is_never_read_back = true;
   const EvalReport report = evaluate_text().value();

@@ -36,6 +36,9 @@ def test_kld(tmp_path):
         assert text["ppl"]["value"] == pytest.approx(f32["text"]["ppl"]["value"] * text["ppl_ratio"]["value"])
         assert text["ppl"]["value"] == pytest.approx(math.exp(text["nll"]["value"]))
         assert set(codec["kv_types_by_layer"]) == {codec["kv_type"]}
+        assert len(codec["damage_by_layer"]) == len(codec["kv_types_by_layer"])
+        assert all(0 < damage < 0.05 for damage in codec["damage_by_layer"])
+    assert sum(int8["damage_by_layer"]) > sum(bf16["damage_by_layer"]) and "damage_by_layer" not in f32
     assert int8["bytes_per_token"] < bf16["bytes_per_token"] == f32["bytes_per_token"] / 2
     reads = int8["attention_reads"]
     assert 0.7 < reads["from_earlier_passes"] / reads["positions"] < 1 and reads["bytes"] < bf16["attention_reads"]["bytes"]
@@ -82,8 +85,9 @@ def test_table(tmp_path):
     done = tally("eval", "kld", TINY, "--text", TEXT, "--tokens", "400", "--context", "256", "--out", tmp_path)
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and "VALID" in lines, done
-    assert [line.split()[0] for line in lines if line.startswith(("f32", "bf16", "int8"))] == ["f32", "bf16", "int8"]
-    assert lines[-1].startswith("saved: ")
+    cut = next(i for i, line in enumerate(lines) if line.endswith("layers that stand out"))
+    assert [line.split()[0] for line in lines[:cut] if line.startswith(("f32", "bf16", "int8"))] == ["f32", "bf16", "int8"]
+    assert [line.split()[0] for line in lines[cut + 1 : cut + 3]] == ["bf16", "int8"] and lines[-1].startswith("saved: ")
 
 
 @pytest.mark.parametrize(
