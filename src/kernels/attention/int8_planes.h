@@ -99,14 +99,15 @@ struct Int8Planes {
     }
   }
 
+  struct Unit : MicroUnit {
+    Planes<kMicroRows> planes;
+    alignas(16) float units[kMicroRows];
+  };
   // What value_columns reads.
   struct Weighed {
-    alignas(16) float units[kMicroRows];
-    Planes<kMicroRows> planes;
-    Chunks chunks;
-    const GroupView* g;
-    const Ahead* ahead;
-    const Micro* m;
+    const Unit& unit;
+    const GroupView& g;
+    const Ahead& ahead;
     float* out;
   };
 
@@ -116,13 +117,13 @@ struct Int8Planes {
     constexpr int kLineSteps =
         64 / (4 * L::kLanes * R) > 1 ? 64 / (4 * L::kLanes * R) : 1;  // that consume a line
     constexpr int kLines = 4 * L::kLanes * R / 64;                    // that a step consumes, else
-    const std::byte* line = w.ahead->key_line(64 * c);
+    const std::byte* line = w.ahead.key_line(64 * c);
     I high[T][R], low[T][R];
     unrolled<T>([&](auto t) __attribute__((always_inline)) {
       unrolled<R>([&](auto i) __attribute__((always_inline)) { high[t][i] = low[t][i] = L::set_i(0); });
     });
-    for (size_t chunk = w.chunks.begin; chunk < w.chunks.end; ++chunk) {
-      const std::byte* x = w.g->value[chunk] + 4 * c;
+    for (size_t chunk = w.unit.chunks.begin; chunk < w.unit.chunks.end; ++chunk) {
+      const std::byte* x = w.g.value[chunk] + 4 * c;
       for (size_t j = chunk * kChunkTokens; j < (chunk + 1) * kChunkTokens; j += 4, x += 4 * columns) {
         I v[R];
         unrolled<R>([&](auto i) __attribute__((always_inline)) { v[i] = L::load_i(x + 4 * L::kLanes * i); });
@@ -134,7 +135,7 @@ struct Int8Planes {
           line += 64 / kLineSteps;
         }
         unrolled<T>([&](auto t) __attribute__((always_inline)) {
-          const I ph = L::broadcast(w.planes.high[t] + j), pl = L::broadcast(w.planes.low[t] + j);
+          const I ph = L::broadcast(w.unit.planes.high[t] + j), pl = L::broadcast(w.unit.planes.low[t] + j);
           unrolled<R>([&](auto i) __attribute__((always_inline)) {
             high[t][i] = L::dpbusd(high[t][i], ph, v[i]);
             low[t][i] = L::dpbusd(low[t][i], pl, v[i]);
@@ -144,7 +145,7 @@ struct Int8Planes {
       }
     }
     unrolled<T>([&](auto t) __attribute__((always_inline)) {
-      const auto keep = L::set(w.m->keep[t]), scale = L::set(w.units[t]);
+      const auto keep = L::set(w.unit.m.keep[t]), scale = L::set(w.unit.units[t]);
       unrolled<R>([&](auto i) __attribute__((always_inline)) {
         float* to = w.out + t * columns + c + L::kLanes * i;
         const I sum = L::add_i(L::template shl_i<7>(high[t][i]), low[t][i]);
@@ -163,21 +164,25 @@ struct Int8Planes {
   }
 
   template <int T, bool Masked>
-  static __attribute__((noinline)) void micro_tile(const Tile& tile, const GroupView& g, const Ahead& ahead,
-                                                   size_t row) {
-    MicroScores scores;
-    Micro m;
-    m.s = scores.s;
-    Weighed w;
-    if constexpr (Masked) w.chunks = see_group<T>(tile, g, row, m);
-    key_products<T>(tile, g, ahead, row, w.chunks, m);
-    weigh_rows<L, T, Masked>(tile, g, row, m);
-    pack_planes(m, T, w.planes.high, w.planes.low);
-    join_group<T>(tile, row, m);
-    value_units(m, w.units);
-    w.g = &g, w.ahead = &ahead, w.m = &m;
-    w.out = tile.memory.span_out + row * tile.layout->value_columns;
-    value_products<T>(w, tile.layout->value_columns);
+  static TALLY_INLINE void keys(const Tile& tile, const Meeting<GroupView>& at, Unit& unit) {
+    unit.template begin<T, Masked>(tile, *at.g, at.row);
+    key_products<T>(tile, *at.g, at.ahead, at.row, unit.chunks, unit.m);
+  }
+  template <int T, bool Masked>
+  static TALLY_INLINE void scores(const Tile& tile, const Meeting<GroupView>& at, Unit& unit) {
+    score_rows<L, T, Masked>(tile, *at.g, at.row, unit.m);
+  }
+  template <int T, bool Masked>
+  static TALLY_INLINE void weights(const Tile& tile, const Meeting<GroupView>& at, Unit& unit) {
+    weigh_rows<L, T, Masked>(*at.g, unit.m);
+    pack_planes(unit.m, T, unit.planes.high, unit.planes.low);
+    join_group<T>(tile, at.row, unit.m);
+    value_units(unit.m, unit.units);
+  }
+  template <int T, bool Masked>
+  static TALLY_INLINE void values(const Tile& tile, const Meeting<GroupView>& at, Unit& unit) {
+    const size_t columns = tile.layout->value_columns;
+    value_products<T>({unit, *at.g, at.ahead, tile.memory.span_out + at.row * columns}, columns);
   }
 
   static bool prepare(const Tile& tile, size_t row, float* q) {
@@ -189,9 +194,9 @@ struct Int8Planes {
     for (size_t c = 0; c < tile.layout->key_columns; ++c) q8[c] = 0;
     clear_query(tile, row);
   }
-  static void group(const Tile& tile, const GroupView& g, const GroupView& next, RowRange rows) {
-    prefetch_scales(next);
-    each_micro_tile<Int8Planes>(tile, g, next, rows);
+  static void groups(const Tile& tile, const GroupView* g, size_t n, RowRange rows) {
+    for (size_t i = 0; i < n; ++i) prefetch_scales(g[n + i]);
+    meet_groups<Int8Planes>(tile, g, g + n, n, rows);
   }
 };
 

@@ -271,30 +271,30 @@ template <class L, class Keys, class Values>
 struct NibbleRows {
   static constexpr size_t kKeyStep = Keys::kStep, kValueStep = 32 * 64 / Keys::kStep;
 
-  template <int T, bool Masked>
-  static TALLY_INLINE void exponents_of_rows(const Tile& tile, const NibbleView& g, size_t row, Micro& m) {
-    if (tile.args->alibi != nullptr) set_distances<T>(tile, g, row, m);
-    __m256 folded[T];
-    unrolled<T>([&](auto t) __attribute__((always_inline)) {
-      folded[t] = Keys::template score_row<Masked>(tile, g, row, t, m);
-    });
-    store_maxima<T>(folded, m.group_max);
-    unrolled<T>([&](auto t) __attribute__((always_inline)) { folded[t] = store_exponents<L, Masked>(t, m); });
-    store_sums<T>(folded, m.group_sum);
-  }
+  using Unit = MicroUnit;
 
   template <int T, bool Masked>
-  static __attribute__((noinline)) void micro_tile(const Tile& tile, const NibbleView& g, const Ahead& ahead,
-                                                   size_t row) {
-    MicroScores scores;
-    Micro m;
-    m.s = scores.s;
-    Chunks chunks;
-    if constexpr (Masked) chunks = see_group<T>(tile, g, row, m);
-    Keys::template products<T>(tile, g, ahead, row, chunks, m);
-    exponents_of_rows<T, Masked>(tile, g, row, m);
-    join_group<T>(tile, row, m);
-    Values::template products<T>(tile, g, ahead, row, chunks, m);
+  static TALLY_INLINE void keys(const Tile& tile, const Meeting<NibbleView>& at, Unit& unit) {
+    unit.template begin<T, Masked>(tile, *at.g, at.row);
+    Keys::template products<T>(tile, *at.g, at.ahead, at.row, unit.chunks, unit.m);
+  }
+  template <int T, bool Masked>
+  static TALLY_INLINE void scores(const Tile& tile, const Meeting<NibbleView>& at, Unit& unit) {
+    if (tile.args->alibi != nullptr) set_distances<T>(tile, *at.g, at.row, unit.m);
+    __m256 folded[T];
+    unrolled<T>([&](auto t) __attribute__((always_inline)) {
+      folded[t] = Keys::template score_row<Masked>(tile, *at.g, at.row, t, unit.m);
+    });
+    store_maxima<T>(folded, unit.m.group_max);
+  }
+  template <int T, bool Masked>
+  static TALLY_INLINE void weights(const Tile& tile, const Meeting<NibbleView>& at, Unit& unit) {
+    store_exponents_of<L, T, Masked>(unit.m);
+    join_group<T>(tile, at.row, unit.m);
+  }
+  template <int T, bool Masked>
+  static TALLY_INLINE void values(const Tile& tile, const Meeting<NibbleView>& at, Unit& unit) {
+    Values::template products<T>(tile, *at.g, at.ahead, at.row, unit.chunks, unit.m);
   }
 
   static bool prepare(const Tile& tile, size_t row, float* q) { return Keys::prepare(tile, row, q); }
@@ -302,13 +302,16 @@ struct NibbleRows {
   static void rotate_back(const Tile& tile, float* out) {
     rotate_lanes(out, tile.layout->value_dim, tile.layout->value_columns);
   }
-  static void group(const Tile& tile, const GroupView& g, const GroupView& next, RowRange rows) {
+  static void groups(const Tile& tile, const GroupView* g, size_t n, RowRange rows) {
     if (rows.begin == rows.end) return;
-    UnpackedScales of_keys, of_values;
-    Keys::unpack(tile, g, rows, of_keys);
-    unpack_scales(tile, g, g.value_scale, tile.layout->value_columns, rows, of_values);
-    const NibbleView view{g, &of_keys, &of_values, &next};
-    each_micro_tile<NibbleRows>(tile, view, next, rows);
+    UnpackedScales of_keys[kGroupsTogether], of_values[kGroupsTogether];
+    NibbleView views[kGroupsTogether];
+    for (size_t i = 0; i < n; ++i) {
+      Keys::unpack(tile, g[i], rows, of_keys[i]);
+      unpack_scales(tile, g[i], g[i].value_scale, tile.layout->value_columns, rows, of_values[i]);
+      views[i] = {g[i], of_keys + i, of_values + i, g + n + i};
+    }
+    meet_groups<NibbleRows>(tile, views, g + n, n, rows);
   }
 };
 
