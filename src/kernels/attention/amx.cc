@@ -82,7 +82,8 @@ void weigh_block(const Tile& tile, const GroupView& g, Block& b) {
   for (int i = 0; i < kMicros; ++i) {
     Micro& m = b.micro[i];
     attention::weigh_rows<VnniLanes512, kMicroRows, Masked>(g, m);
-    attention::pack_planes(m, kMicroRows, b.planes.high + kMicroRows * i, b.planes.low + kMicroRows * i);
+    attention::pack_planes<VnniLanes512>(m, kMicroRows, b.planes.high + kMicroRows * i,
+                                         b.planes.low + kMicroRows * i);
     attention::join_group<kMicroRows>(tile, row_of(i), m);
     attention::value_units(m, b.units + kMicroRows * i);
   }

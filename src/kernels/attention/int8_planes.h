@@ -18,42 +18,33 @@ struct alignas(64) Planes {
   uint8_t high[kRows][kGroupTokens], low[kRows][kGroupTokens];
 };
 
-// 32 weights to bytes, in order.
-inline TALLY_INLINE void put_bytes(uint8_t* to, __m256i low16, __m256i high16) {
-  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(low16, high16), order);
-  _mm256_store_si256(reinterpret_cast<__m256i*>(to), bytes);
-}
-
-// One row's weights to its planes: weight(i) is w of positions 8 i .. 8 i + 7.
-template <class Weight>
+// One row's weights to its planes: weight(i) is w of register i.
+template <class L, class Weight>
 inline TALLY_INLINE void pack_plane_row(Weight weight, float factor, uint8_t* high, uint8_t* low) {
-  const __m256 r = _mm256_set1_ps(factor);
-  const auto rounded = [&](auto i) __attribute__((always_inline)) {
-    return _mm256_cvtps_epi32(_mm256_mul_ps(weight(i), r));
-  };
-  unrolled<2>([&](auto half) __attribute__((always_inline)) {
-    const auto at = [&](auto i) __attribute__((always_inline)) {
-      return rounded(std::integral_constant<int, 4 * half + i>{});
+  const auto r = L::set(factor);
+  unrolled<kRowRegisters<L> / 4>([&](auto four) __attribute__((always_inline)) {
+    const auto words = [&](auto i) __attribute__((always_inline)) {
+      return L::pack_words(L::rounded(L::mul(weight(i), r)),
+                           L::rounded(L::mul(weight(std::integral_constant<int, i + 1>{}), r)));
     };
-    const __m256i a =
-        _mm256_packs_epi32(at(std::integral_constant<int, 0>{}), at(std::integral_constant<int, 1>{}));
-    const __m256i b =
-        _mm256_packs_epi32(at(std::integral_constant<int, 2>{}), at(std::integral_constant<int, 3>{}));
-    const __m256i seven = _mm256_set1_epi16(127);
-    put_bytes(high + 32 * half, _mm256_srli_epi16(a, 7), _mm256_srli_epi16(b, 7));
-    put_bytes(low + 32 * half, _mm256_and_si256(a, seven), _mm256_and_si256(b, seven));
+    const auto a = words(std::integral_constant<int, 4 * four>{});
+    const auto b = words(std::integral_constant<int, 4 * four + 2>{});
+    const auto seven = L::set_16(127);
+    L::put_bytes(high + 4 * L::kLanes * four, L::template shr_16<7>(a), L::template shr_16<7>(b));
+    L::put_bytes(low + 4 * L::kLanes * four, L::and_i(a, seven), L::and_i(b, seven));
   });
 }
 
 // w (in m.s) to the planes of `rows` rows.
+template <class L>
 inline void pack_planes(const Micro& m, int rows, uint8_t (*high)[kGroupTokens],
                         uint8_t (*low)[kGroupTokens]) {
   alignas(16) float factors[kMicroRows];
   weight_factors(m, factors);
   for (int t = 0; t < rows; ++t)
-    pack_plane_row([&](auto i) __attribute__((always_inline)) { return _mm256_load_ps(m.s[t] + 8 * i); },
-                   factors[t], high[t], low[t]);
+    pack_plane_row<L>(
+        [&](auto i) __attribute__((always_inline)) { return L::load(m.s[t] + L::kLanes * i); }, factors[t],
+        high[t], low[t]);
 }
 
 template <class L>
@@ -175,7 +166,7 @@ struct Int8Planes {
   template <int T, bool Masked>
   static TALLY_INLINE void weights(const Tile& tile, const Meeting<GroupView>& at, Unit& unit) {
     weigh_rows<L, T, Masked>(*at.g, unit.m);
-    pack_planes(unit.m, T, unit.planes.high, unit.planes.low);
+    pack_planes<L>(unit.m, T, unit.planes.high, unit.planes.low);
     join_group<T>(tile, at.row, unit.m);
     value_units(unit.m, unit.units);
   }

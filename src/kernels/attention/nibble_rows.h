@@ -266,7 +266,21 @@ inline TALLY_INLINE void prefetch_pairs(const float* const* chunks, size_t offse
   });
 }
 
-// Values: products<T>(tile, view, ahead, row, chunks, m) from exponents in m.s to O.
+// What adding 32 columns to O reads; Packed: p of the rows.
+template <class Packed>
+struct NibbleWeighed {
+  const NibbleView& g;
+  const Ahead& ahead;
+  const Micro& m;
+  Chunks chunks;
+  float* out;  // [T][columns]
+  size_t columns, group = 0;
+  NibbleWeights weights;
+  Packed packed;
+};
+
+// Values offers Packed, pack_row(e, step, factor, packed, t), which makes p of row t from w = e * step, and
+// add_group<T>(weighed).
 template <class L, class Keys, class Values>
 struct NibbleRows {
   static constexpr size_t kKeyStep = Keys::kStep, kValueStep = 32 * 64 / Keys::kStep;
@@ -292,9 +306,33 @@ struct NibbleRows {
     store_exponents_of<L, T, Masked>(unit.m);
     join_group<T>(tile, at.row, unit.m);
   }
+  using Weighed = NibbleWeighed<typename Values::Packed>;
+
+  // Makes what a group of columns weighs.
+  template <int T>
+  static TALLY_INLINE void weigh(const Tile& tile, size_t group, Micro& m, Weighed& w) {
+    const float* step = w.g.value_scales->step[group];
+    w.group = group;
+    prefetch_pairs(w.g.next->key_scale, group * tile.layout->block_tokens);
+    prefetch_pairs(w.g.next->value_scale, group * tile.layout->block_tokens);
+    weigh_columns<L, T>(*w.g.value_scales, group, m, w.weights);
+    for (int t = 0; t < T; ++t)
+      Values::pack_row(m.s[t], step, w.weights.factors[t], w.packed, t);
+  }
+  template <int T>
+  static __attribute__((noinline)) void value_products(const Tile& tile, const Meeting<NibbleView>& at,
+                                                       Unit& unit) {
+    const size_t columns = tile.layout->value_columns;
+    float* out = tile.memory.span_out + at.row * columns;
+    Weighed w{*at.g, at.ahead, unit.m, unit.chunks, out, columns, 0, {}, {}};
+    for (size_t group = 0; group < columns / kNibbles; ++group) {
+      weigh<T>(tile, group, unit.m, w);
+      Values::template add_group<T>(w);
+    }
+  }
   template <int T, bool Masked>
   static TALLY_INLINE void values(const Tile& tile, const Meeting<NibbleView>& at, Unit& unit) {
-    Values::template products<T>(tile, *at.g, at.ahead, at.row, unit.chunks, unit.m);
+    value_products<T>(tile, at, unit);
   }
 
   static bool prepare(const Tile& tile, size_t row, float* q) { return Keys::prepare(tile, row, q); }
