@@ -72,14 +72,19 @@ void score_tiles(const Tile& tile, const GroupView& g, Tiles& tiles, Block& b) {
 // Scores to the planes of the weights.
 template <bool Masked>
 void weigh_block(const Tile& tile, const GroupView& g, Block& b) {
+  const auto row_of = [&](int i) { return b.row + static_cast<size_t>(kMicroRows * i); };
   for (int i = 0; i < kMicros; ++i) {
     Micro& m = b.micro[i];
-    const size_t row = b.row + static_cast<size_t>(kMicroRows * i);
     m.s = b.s + kMicroRows * i;
-    if constexpr (Masked) attention::see_group<kMicroRows>(tile, g, row, m);
-    attention::weigh_rows<VnniLanes512, kMicroRows, Masked>(tile, g, row, m);
-    attention::pack_planes(m, kMicroRows, b.planes.high + kMicroRows * i, b.planes.low + kMicroRows * i);
-    attention::join_group<kMicroRows>(tile, row, m);
+    if constexpr (Masked) attention::see_group<kMicroRows>(tile, g, row_of(i), m);
+    attention::score_rows<VnniLanes512, kMicroRows, Masked>(tile, g, row_of(i), m);
+  }
+  for (int i = 0; i < kMicros; ++i) {
+    Micro& m = b.micro[i];
+    attention::weigh_rows<VnniLanes512, kMicroRows, Masked>(g, m);
+    attention::pack_planes<VnniLanes512>(m, kMicroRows, b.planes.high + kMicroRows * i,
+                                         b.planes.low + kMicroRows * i);
+    attention::join_group<kMicroRows>(tile, row_of(i), m);
     attention::value_units(m, b.units + kMicroRows * i);
   }
 }
@@ -168,7 +173,9 @@ struct Int8Amx {
     }
   }
 
-  static void group(const Tile& tile, const GroupView& g, const GroupView& next, RowRange rows) {
+  static void groups(const Tile& tile, const GroupView* views, size_t n, RowRange rows) {
+    if (n > 1) return Rest::groups(tile, views, n, rows);
+    const GroupView &g = views[0], &next = views[1];
     const size_t end = rows.begin + (rows.end - rows.begin) / kTileRows * kTileRows;
     const RowRange whole{rows.begin, end};
     if (whole.begin < whole.end) {
@@ -177,7 +184,7 @@ struct Int8Amx {
       else
         blocks<true>(tile, g, next, whole);
     }
-    Rest::group(tile, g, next, {end, rows.end});
+    Rest::groups(tile, views, n, {end, rows.end});
   }
 };
 

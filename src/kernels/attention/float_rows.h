@@ -142,16 +142,7 @@ struct FloatRows {
     });
     return finish_scores<L, Masked>(tile, m, t, s);
   }
-  template <int T, bool Masked>
-  static TALLY_INLINE void weigh_rows(const Tile& tile, const GroupView& g, size_t row, Micro& m) {
-    if (tile.args->alibi != nullptr) set_distances<T>(tile, g, row, m);
-    __m256 folded[T];
-    unrolled<T>([&](auto t) __attribute__((always_inline)) { folded[t] = score_row<Masked>(tile, t, m); });
-    store_maxima<T>(folded, m.group_max);
-    unrolled<T>([&](auto t) __attribute__((always_inline)) { folded[t] = store_exponents<L, Masked>(t, m); });
-    store_sums<T>(folded, m.group_sum);
-  }
-
+  using Unit = MicroUnit;
   // What value_columns reads.
   struct Weighed {
     const GroupView* g;
@@ -261,18 +252,29 @@ struct FloatRows {
   }
 
   template <int T, bool Masked>
-  static __attribute__((noinline)) void micro_tile(const Tile& tile, const GroupView& g, const Ahead& ahead,
-                                                   size_t row) {
-    MicroScores scores;
-    Micro m;
-    m.s = scores.s;
-    Chunks chunks;
-    if constexpr (Masked) chunks = see_group<T>(tile, g, row, m);
-    key_products<T>(tile, g, ahead, row, chunks, m);
-    weigh_rows<T, Masked>(tile, g, row, m);
-    join_group<T>(tile, row, m);
+  static TALLY_INLINE void keys(const Tile& tile, const Meeting<GroupView>& at, Unit& unit) {
+    unit.template begin<T, Masked>(tile, *at.g, at.row);
+    key_products<T>(tile, *at.g, at.ahead, at.row, unit.chunks, unit.m);
+  }
+  template <int T, bool Masked>
+  static TALLY_INLINE void scores(const Tile& tile, const Meeting<GroupView>& at, Unit& unit) {
+    if (tile.args->alibi != nullptr) set_distances<T>(tile, *at.g, at.row, unit.m);
+    __m256 folded[T];
+    unrolled<T>([&](auto t)
+                    __attribute__((always_inline)) { folded[t] = score_row<Masked>(tile, t, unit.m); });
+    store_maxima<T>(folded, unit.m.group_max);
+  }
+  template <int T, bool Masked>
+  static TALLY_INLINE void weights(const Tile& tile, const Meeting<GroupView>& at, Unit& unit) {
+    store_exponents_of<L, T, Masked>(unit.m);
+    join_group<T>(tile, at.row, unit.m);
+  }
+  template <int T, bool Masked>
+  static TALLY_INLINE void values(const Tile& tile, const Meeting<GroupView>& at, Unit& unit) {
+    const Micro& m = unit.m;
     const size_t columns = tile.layout->value_columns;
-    Weighed w{&g, &ahead, &m, {0, static_cast<int>(kGroupTokens)}, tile.memory.span_out + row * columns};
+    Weighed w{at.g, &at.ahead, &m, {0, static_cast<int>(kGroupTokens)},
+              tile.memory.span_out + at.row * columns};
     if constexpr (Masked) {
       for (int t = 0; t < T; ++t) {
         w.common.begin = m.seen[t].begin > w.common.begin ? m.seen[t].begin : w.common.begin;
@@ -293,8 +295,8 @@ struct FloatRows {
     float* to = reinterpret_cast<float*>(tile.memory.q) + row * tile.layout->key_columns;
     for (size_t c = 0; c < tile.layout->key_columns; ++c) to[c] = 0;
   }
-  static void group(const Tile& tile, const GroupView& g, const GroupView& next, RowRange rows) {
-    each_micro_tile<FloatRows>(tile, g, next, rows);
+  static void groups(const Tile& tile, const GroupView* g, size_t n, RowRange rows) {
+    meet_groups<FloatRows>(tile, g, g + n, n, rows);
   }
 };
 

@@ -101,14 +101,15 @@ struct Int8Pairs {
                  factors[t], pairs.p[t]);
   }
 
-  // What value_columns reads: the weights of the micro tile at `row`, and their units.
-  struct Weighed {
-    alignas(16) float units[kMicroRows];
+  struct Unit : MicroUnit {
     Pairs pairs;
-    Chunks chunks;
-    const std::byte* const* value;  // of V, a chunk
-    const Ahead* ahead;
-    const Micro* m;
+    alignas(16) float units[kMicroRows];
+  };
+  // What value_columns reads.
+  struct Weighed {
+    const Unit& unit;
+    const GroupView& g;
+    const Ahead& ahead;
     float* out;
   };
 
@@ -117,13 +118,13 @@ struct Int8Pairs {
   static TALLY_INLINE void value_columns(const Tile& tile, const Weighed& w, size_t c) {
     const size_t columns = tile.layout->value_columns, stride = 4 * columns;
     constexpr int kLines = R * L::kLanes / 16;  // that a step consumes
-    const std::byte* line = w.ahead->key_line(64 * c);
+    const std::byte* line = w.ahead.key_line(64 * c);
     I acc[T][R];
     unrolled<T>([&](auto t) __attribute__((always_inline)) {
       unrolled<R>([&](auto i) __attribute__((always_inline)) { acc[t][i] = L::set_i(0); });
     });
-    for (size_t chunk = w.chunks.begin; chunk < w.chunks.end; ++chunk) {
-      const std::byte* x = w.value[chunk] + 4 * c;
+    for (size_t chunk = w.unit.chunks.begin; chunk < w.unit.chunks.end; ++chunk) {
+      const std::byte* x = w.g.value[chunk] + 4 * c;
       for (size_t s = 0; s < 4; s += kSteps)
         unrolled<kSteps>([&](auto u) __attribute__((always_inline)) {
           I even[R], odd[R];
@@ -132,13 +133,13 @@ struct Int8Pairs {
             even[i] = L::even_s8(v), odd[i] = L::odd_s8(v);
           });
           unrolled<kLines>([&](auto i) __attribute__((always_inline)) { prefetch(line + 64 * i); });
-          multiply_add<T, R>(even, odd, w.pairs.p[0] + chunk * 8 + 2 * (s + u), kGroupTokens / 2, acc);
+          multiply_add<T, R>(even, odd, w.unit.pairs.p[0] + chunk * 8 + 2 * (s + u), kGroupTokens / 2, acc);
           x += stride, line += 64 * kLines;
         });
     }
     float* out = w.out + c;
     unrolled<T>([&](auto t) __attribute__((always_inline)) {
-      const auto keep = L::set(w.m->keep[t]), scale = L::set(w.units[t]);
+      const auto keep = L::set(w.unit.m.keep[t]), scale = L::set(w.unit.units[t]);
       unrolled<R>([&](auto i) __attribute__((always_inline)) {
         float* to = out + t * columns + L::kLanes * i;
         const auto group_out = L::mul(L::to_float(acc[t][i]), scale);
@@ -158,21 +159,25 @@ struct Int8Pairs {
   }
 
   template <int T, bool Masked>
-  static __attribute__((noinline)) void micro_tile(const Tile& tile, const GroupView& g, const Ahead& ahead,
-                                                   size_t row) {
-    MicroScores scores;
-    Micro m;
-    m.s = scores.s;
-    Weighed w;
-    if constexpr (Masked) w.chunks = see_group<T>(tile, g, row, m);
-    key_products<T>(tile, g, ahead, row, w.chunks, m);
-    weigh_rows<L, T, Masked>(tile, g, row, m);
-    pack_weights<T>(m, w.pairs);
-    join_group<T>(tile, row, m);
-    value_units(m, w.units);
-    w.m = &m, w.value = g.value, w.ahead = &ahead;
-    w.out = tile.memory.span_out + row * tile.layout->value_columns;
-    value_products<T>(tile, w);
+  static TALLY_INLINE void keys(const Tile& tile, const Meeting<GroupView>& at, Unit& unit) {
+    unit.template begin<T, Masked>(tile, *at.g, at.row);
+    key_products<T>(tile, *at.g, at.ahead, at.row, unit.chunks, unit.m);
+  }
+  template <int T, bool Masked>
+  static TALLY_INLINE void scores(const Tile& tile, const Meeting<GroupView>& at, Unit& unit) {
+    score_rows<L, T, Masked>(tile, *at.g, at.row, unit.m);
+  }
+  template <int T, bool Masked>
+  static TALLY_INLINE void weights(const Tile& tile, const Meeting<GroupView>& at, Unit& unit) {
+    weigh_rows<L, T, Masked>(*at.g, unit.m);
+    pack_weights<T>(unit.m, unit.pairs);
+    join_group<T>(tile, at.row, unit.m);
+    value_units(unit.m, unit.units);
+  }
+  template <int T, bool Masked>
+  static TALLY_INLINE void values(const Tile& tile, const Meeting<GroupView>& at, Unit& unit) {
+    float* out = tile.memory.span_out + at.row * tile.layout->value_columns;
+    value_products<T>(tile, {unit, *at.g, at.ahead, out});
   }
 
   static bool prepare(const Tile& tile, size_t row, float* q) {
@@ -194,9 +199,9 @@ struct Int8Pairs {
     for (size_t i = 0; i < tile.layout->key_columns / 2; ++i) pairs[i] = 0;
     clear_query(tile, row);
   }
-  static void group(const Tile& tile, const GroupView& g, const GroupView& next, RowRange rows) {
-    prefetch_scales(next);
-    each_micro_tile<Int8Pairs>(tile, g, next, rows);
+  static void groups(const Tile& tile, const GroupView* g, size_t n, RowRange rows) {
+    for (size_t i = 0; i < n; ++i) prefetch_scales(g[n + i]);
+    meet_groups<Int8Pairs>(tile, g, g + n, n, rows);
   }
 };
 

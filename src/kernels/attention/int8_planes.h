@@ -18,42 +18,33 @@ struct alignas(64) Planes {
   uint8_t high[kRows][kGroupTokens], low[kRows][kGroupTokens];
 };
 
-// 32 weights to bytes, in order.
-inline TALLY_INLINE void put_bytes(uint8_t* to, __m256i low16, __m256i high16) {
-  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(low16, high16), order);
-  _mm256_store_si256(reinterpret_cast<__m256i*>(to), bytes);
-}
-
-// One row's weights to its planes: weight(i) is w of positions 8 i .. 8 i + 7.
-template <class Weight>
+// One row's weights to its planes: weight(i) is w of register i.
+template <class L, class Weight>
 inline TALLY_INLINE void pack_plane_row(Weight weight, float factor, uint8_t* high, uint8_t* low) {
-  const __m256 r = _mm256_set1_ps(factor);
-  const auto rounded = [&](auto i) __attribute__((always_inline)) {
-    return _mm256_cvtps_epi32(_mm256_mul_ps(weight(i), r));
-  };
-  unrolled<2>([&](auto half) __attribute__((always_inline)) {
-    const auto at = [&](auto i) __attribute__((always_inline)) {
-      return rounded(std::integral_constant<int, 4 * half + i>{});
+  const auto r = L::set(factor);
+  unrolled<kRowRegisters<L> / 4>([&](auto four) __attribute__((always_inline)) {
+    const auto words = [&](auto i) __attribute__((always_inline)) {
+      return L::pack_words(L::rounded(L::mul(weight(i), r)),
+                           L::rounded(L::mul(weight(std::integral_constant<int, i + 1>{}), r)));
     };
-    const __m256i a =
-        _mm256_packs_epi32(at(std::integral_constant<int, 0>{}), at(std::integral_constant<int, 1>{}));
-    const __m256i b =
-        _mm256_packs_epi32(at(std::integral_constant<int, 2>{}), at(std::integral_constant<int, 3>{}));
-    const __m256i seven = _mm256_set1_epi16(127);
-    put_bytes(high + 32 * half, _mm256_srli_epi16(a, 7), _mm256_srli_epi16(b, 7));
-    put_bytes(low + 32 * half, _mm256_and_si256(a, seven), _mm256_and_si256(b, seven));
+    const auto a = words(std::integral_constant<int, 4 * four>{});
+    const auto b = words(std::integral_constant<int, 4 * four + 2>{});
+    const auto seven = L::set_16(127);
+    L::put_bytes(high + 4 * L::kLanes * four, L::template shr_16<7>(a), L::template shr_16<7>(b));
+    L::put_bytes(low + 4 * L::kLanes * four, L::and_i(a, seven), L::and_i(b, seven));
   });
 }
 
 // w (in m.s) to the planes of `rows` rows.
+template <class L>
 inline void pack_planes(const Micro& m, int rows, uint8_t (*high)[kGroupTokens],
                         uint8_t (*low)[kGroupTokens]) {
   alignas(16) float factors[kMicroRows];
   weight_factors(m, factors);
   for (int t = 0; t < rows; ++t)
-    pack_plane_row([&](auto i) __attribute__((always_inline)) { return _mm256_load_ps(m.s[t] + 8 * i); },
-                   factors[t], high[t], low[t]);
+    pack_plane_row<L>(
+        [&](auto i) __attribute__((always_inline)) { return L::load(m.s[t] + L::kLanes * i); }, factors[t],
+        high[t], low[t]);
 }
 
 template <class L>
@@ -99,14 +90,15 @@ struct Int8Planes {
     }
   }
 
+  struct Unit : MicroUnit {
+    Planes<kMicroRows> planes;
+    alignas(16) float units[kMicroRows];
+  };
   // What value_columns reads.
   struct Weighed {
-    alignas(16) float units[kMicroRows];
-    Planes<kMicroRows> planes;
-    Chunks chunks;
-    const GroupView* g;
-    const Ahead* ahead;
-    const Micro* m;
+    const Unit& unit;
+    const GroupView& g;
+    const Ahead& ahead;
     float* out;
   };
 
@@ -116,13 +108,13 @@ struct Int8Planes {
     constexpr int kLineSteps =
         64 / (4 * L::kLanes * R) > 1 ? 64 / (4 * L::kLanes * R) : 1;  // that consume a line
     constexpr int kLines = 4 * L::kLanes * R / 64;                    // that a step consumes, else
-    const std::byte* line = w.ahead->key_line(64 * c);
+    const std::byte* line = w.ahead.key_line(64 * c);
     I high[T][R], low[T][R];
     unrolled<T>([&](auto t) __attribute__((always_inline)) {
       unrolled<R>([&](auto i) __attribute__((always_inline)) { high[t][i] = low[t][i] = L::set_i(0); });
     });
-    for (size_t chunk = w.chunks.begin; chunk < w.chunks.end; ++chunk) {
-      const std::byte* x = w.g->value[chunk] + 4 * c;
+    for (size_t chunk = w.unit.chunks.begin; chunk < w.unit.chunks.end; ++chunk) {
+      const std::byte* x = w.g.value[chunk] + 4 * c;
       for (size_t j = chunk * kChunkTokens; j < (chunk + 1) * kChunkTokens; j += 4, x += 4 * columns) {
         I v[R];
         unrolled<R>([&](auto i) __attribute__((always_inline)) { v[i] = L::load_i(x + 4 * L::kLanes * i); });
@@ -134,7 +126,7 @@ struct Int8Planes {
           line += 64 / kLineSteps;
         }
         unrolled<T>([&](auto t) __attribute__((always_inline)) {
-          const I ph = L::broadcast(w.planes.high[t] + j), pl = L::broadcast(w.planes.low[t] + j);
+          const I ph = L::broadcast(w.unit.planes.high[t] + j), pl = L::broadcast(w.unit.planes.low[t] + j);
           unrolled<R>([&](auto i) __attribute__((always_inline)) {
             high[t][i] = L::dpbusd(high[t][i], ph, v[i]);
             low[t][i] = L::dpbusd(low[t][i], pl, v[i]);
@@ -144,7 +136,7 @@ struct Int8Planes {
       }
     }
     unrolled<T>([&](auto t) __attribute__((always_inline)) {
-      const auto keep = L::set(w.m->keep[t]), scale = L::set(w.units[t]);
+      const auto keep = L::set(w.unit.m.keep[t]), scale = L::set(w.unit.units[t]);
       unrolled<R>([&](auto i) __attribute__((always_inline)) {
         float* to = w.out + t * columns + c + L::kLanes * i;
         const I sum = L::add_i(L::template shl_i<7>(high[t][i]), low[t][i]);
@@ -163,21 +155,25 @@ struct Int8Planes {
   }
 
   template <int T, bool Masked>
-  static __attribute__((noinline)) void micro_tile(const Tile& tile, const GroupView& g, const Ahead& ahead,
-                                                   size_t row) {
-    MicroScores scores;
-    Micro m;
-    m.s = scores.s;
-    Weighed w;
-    if constexpr (Masked) w.chunks = see_group<T>(tile, g, row, m);
-    key_products<T>(tile, g, ahead, row, w.chunks, m);
-    weigh_rows<L, T, Masked>(tile, g, row, m);
-    pack_planes(m, T, w.planes.high, w.planes.low);
-    join_group<T>(tile, row, m);
-    value_units(m, w.units);
-    w.g = &g, w.ahead = &ahead, w.m = &m;
-    w.out = tile.memory.span_out + row * tile.layout->value_columns;
-    value_products<T>(w, tile.layout->value_columns);
+  static TALLY_INLINE void keys(const Tile& tile, const Meeting<GroupView>& at, Unit& unit) {
+    unit.template begin<T, Masked>(tile, *at.g, at.row);
+    key_products<T>(tile, *at.g, at.ahead, at.row, unit.chunks, unit.m);
+  }
+  template <int T, bool Masked>
+  static TALLY_INLINE void scores(const Tile& tile, const Meeting<GroupView>& at, Unit& unit) {
+    score_rows<L, T, Masked>(tile, *at.g, at.row, unit.m);
+  }
+  template <int T, bool Masked>
+  static TALLY_INLINE void weights(const Tile& tile, const Meeting<GroupView>& at, Unit& unit) {
+    weigh_rows<L, T, Masked>(*at.g, unit.m);
+    pack_planes<L>(unit.m, T, unit.planes.high, unit.planes.low);
+    join_group<T>(tile, at.row, unit.m);
+    value_units(unit.m, unit.units);
+  }
+  template <int T, bool Masked>
+  static TALLY_INLINE void values(const Tile& tile, const Meeting<GroupView>& at, Unit& unit) {
+    const size_t columns = tile.layout->value_columns;
+    value_products<T>({unit, *at.g, at.ahead, tile.memory.span_out + at.row * columns}, columns);
   }
 
   static bool prepare(const Tile& tile, size_t row, float* q) {
@@ -189,9 +185,9 @@ struct Int8Planes {
     for (size_t c = 0; c < tile.layout->key_columns; ++c) q8[c] = 0;
     clear_query(tile, row);
   }
-  static void group(const Tile& tile, const GroupView& g, const GroupView& next, RowRange rows) {
-    prefetch_scales(next);
-    each_micro_tile<Int8Planes>(tile, g, next, rows);
+  static void groups(const Tile& tile, const GroupView* g, size_t n, RowRange rows) {
+    for (size_t i = 0; i < n; ++i) prefetch_scales(g[n + i]);
+    meet_groups<Int8Planes>(tile, g, g + n, n, rows);
   }
 };
 

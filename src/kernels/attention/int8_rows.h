@@ -117,14 +117,20 @@ __attribute__((noinline)) RowWeights weigh_row(const GroupView& g, int t, Micro&
   return {sum, L::fold_max(most)};
 }
 
-// Dot products (in m.s) to w = e * sv (in m.s), and what is one number a row.
+// Dot products (in m.s) of T rows to scores, and their maxima.
 template <class L, int T, bool Masked>
-inline TALLY_INLINE void weigh_rows(const Tile& tile, const GroupView& g, size_t row, Micro& m) {
+inline TALLY_INLINE void score_rows(const Tile& tile, const GroupView& g, size_t row, Micro& m) {
   if (tile.args->alibi != nullptr) set_distances<T>(tile, g, row, m);
-  __m256 max[T], sum[T];
+  __m256 max[T];
   unrolled<T>([&](auto t)
                   __attribute__((always_inline)) { max[t] = score_row<L, Masked>(tile, g, row, t, m); });
   store_maxima<T>(max, m.group_max);
+}
+
+// Scores (in m.s) of T rows to w = e * sv (in m.s), and what is one number a row.
+template <class L, int T, bool Masked>
+inline TALLY_INLINE void weigh_rows(const GroupView& g, Micro& m) {
+  __m256 max[T], sum[T];
   unrolled<T>([&](auto t) __attribute__((always_inline)) {
     const RowWeights w = weigh_row<L, Masked>(g, t, m);
     sum[t] = w.sum, max[t] = w.max;

@@ -79,6 +79,19 @@ struct Lanes256 {
   static TALLY_INLINE I add_16(I a, I b) { return _mm256_add_epi16(a, b); }
   static TALLY_INLINE I set_16(int16_t v) { return _mm256_set1_epi16(v); }
 
+  // 32-bit lanes to 16 bits, a's and b's by turns of 128 bits; of two such the bytes, stored in order.
+  static TALLY_INLINE I pack_words(I a, I b) { return _mm256_packs_epi32(a, b); }
+  static TALLY_INLINE void put_bytes(uint8_t* to, I a, I b) {
+    const I order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    const I bytes = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(a, b), order);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), bytes);
+  }
+  template <int N>
+  static TALLY_INLINE I shr_16(I a) {
+    return _mm256_srli_epi16(a, N);
+  }
+  static TALLY_INLINE I and_i(I a, I b) { return _mm256_and_si256(a, b); }
+
   // The bf16 in the low and in the high half of each lane.
   static TALLY_INLINE F low_bf16(I v) { return _mm256_castsi256_ps(_mm256_slli_epi32(v, 16)); }
   static TALLY_INLINE F high_bf16(I v) {

@@ -86,6 +86,18 @@ struct Lanes512 {
   static TALLY_INLINE I add_16(I a, I b) { return _mm512_add_epi16(a, b); }
   static TALLY_INLINE I set_16(int16_t v) { return _mm512_set1_epi32(v | v << 16); }
 
+  // 32-bit lanes to 16 bits, a's and b's by turns of 128 bits; of two such the bytes, stored in order.
+  static TALLY_INLINE I pack_words(I a, I b) { return _mm512_packs_epi32(a, b); }
+  static TALLY_INLINE void put_bytes(uint8_t* to, I a, I b) {
+    const I order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+    _mm512_storeu_si512(to, _mm512_permutexvar_epi32(order, _mm512_packus_epi16(a, b)));
+  }
+  template <int N>
+  static TALLY_INLINE I shr_16(I a) {
+    return _mm512_srli_epi16(a, N);
+  }
+  static TALLY_INLINE I and_i(I a, I b) { return _mm512_and_si512(a, b); }
+
   // The bf16 in the low and in the high half of each lane.
   static TALLY_INLINE F low_bf16(I v) { return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16)); }
   static TALLY_INLINE F high_bf16(I v) {

@@ -23,7 +23,7 @@ struct alignas(64) Micro {
   int32_t distance[kMicroRows];  // first position of the group - position of the row
 };
 
-// True if every row of the tile sees the whole group.
+// True if every row of a range sees the whole group.
 inline TALLY_INLINE bool all_see(const Tile& tile, const GroupView& g, RowRange rows) {
   const size_t last = tile.row_position(rows.end - 1);
   return g.position + kGroupTokens <= tile.row_position(rows.begin) + 1 &&
@@ -57,6 +57,20 @@ inline TALLY_INLINE Chunks see_group(const Tile& tile, const GroupView& g, size_
   constexpr int kChunk = static_cast<int>(kChunkTokens);
   return {static_cast<size_t>(begin / kChunk), static_cast<size_t>((end + kChunk - 1) / kChunk)};
 }
+
+// What the steps of a micro tile leave for each other, whatever the form.
+struct MicroUnit {
+  MicroScores scores;
+  Micro m;
+  Chunks chunks;
+
+  template <int T, bool Masked>
+  TALLY_INLINE void begin(const Tile& tile, const GroupView& g, size_t row) {
+    m.s = scores.s;
+    chunks = {};
+    if constexpr (Masked) chunks = see_group<T>(tile, g, row, m);
+  }
+};
 
 // Where T rows are from a group: only if distance counts.
 template <int T>
@@ -160,6 +174,14 @@ __attribute__((noinline)) __m256 store_exponents(int t, Micro& m) {
   return sum;
 }
 
+// The same for T rows, whose sums are noted.
+template <class L, int T, bool Masked>
+inline TALLY_INLINE void store_exponents_of(Micro& m) {
+  __m256 sum[T];
+  unrolled<T>([&](auto t) __attribute__((always_inline)) { sum[t] = store_exponents<L, Masked>(t, m); });
+  store_sums<T>(sum, m.group_sum);
+}
+
 // Joins the group to the spans' maxima and sums: makes keep (cr) and add (cg).
 template <int T>
 inline TALLY_INLINE void join_group(const Tile& tile, size_t row, Micro& m) {
@@ -206,36 +228,81 @@ inline TALLY_INLINE Ahead look_ahead(const Tile& tile, const GroupView& g, const
   return a;
 }
 
-// Form::micro_tile<T, Masked>(tile, g, ahead, row) for all rows of a range; Masked: some row does not see all
-// of the group. View: GroupView, or what a form has made of it.
+// Where a micro tile meets a group. View: GroupView, or what a form has made of it.
+template <class View>
+struct Meeting {
+  const View* g;
+  Ahead ahead;
+  size_t row;
+};
+
+// Micro tiles that take each step together: one alone is a chain of products, maxima, exponents and weights,
+// each of which waits for the one before.
+constexpr size_t kTogether = 4;
+
+// What a Form that walks by micro tiles offers, beside what attend_tiles() asks for:
+//   Unit                                                    what a step leaves for the next
+//   keys<T, Masked>(tile, meeting, unit)                    q.k
+//   scores<T, Masked>(tile, meeting, unit)                  scores and their maxima
+//   weights<T, Masked>(tile, meeting, unit)                 what the values are multiplied by; joins the group
+//   values<T, Masked>(tile, meeting, unit)                  adds e.v to O
+// Masked: some row does not see all of the group.
+template <class Form, int T, bool Masked, class View>
+__attribute__((noinline)) void meet(const Tile& tile, const Meeting<View>* at, typename Form::Unit* units,
+                                    size_t n) {
+  for (size_t i = 0; i < n; ++i) Form::template keys<T, Masked>(tile, at[i], units[i]);
+  for (size_t i = 0; i < n; ++i) Form::template scores<T, Masked>(tile, at[i], units[i]);
+  for (size_t i = 0; i < n; ++i) Form::template weights<T, Masked>(tile, at[i], units[i]);
+  for (size_t i = 0; i < n; ++i) Form::template values<T, Masked>(tile, at[i], units[i]);
+}
+
+// The same where T is what is left of a micro tile.
+template <class Form, bool Masked, class View>
+inline TALLY_INLINE void meet_few(const Tile& tile, const Meeting<View>* at, typename Form::Unit* units,
+                                  size_t n, size_t rows) {
+  switch (rows) {
+    case 4:
+      return meet<Form, 4, Masked>(tile, at, units, n);
+    case 3:
+      return meet<Form, 3, Masked>(tile, at, units, n);
+    case 2:
+      return meet<Form, 2, Masked>(tile, at, units, n);
+    default:
+      return meet<Form, 1, Masked>(tile, at, units, n);
+  }
+}
+
+// All rows of a range meet a group.
 template <class Form, bool Masked, class View>
 inline TALLY_INLINE void each_micro_tile(const Tile& tile, const View& g, const GroupView& next,
                                          RowRange rows) {
-  size_t row = rows.begin;
-  Ahead ahead = look_ahead<Form>(tile, g, next, true);
-  for (; row + 4 <= rows.end; row += 4) {
-    Form::template micro_tile<4, Masked>(tile, g, ahead, row);
-    ahead = look_ahead<Form>(tile, g, next, false);
-  }
-  switch (rows.end - row) {
-    case 3:
-      return Form::template micro_tile<3, Masked>(tile, g, ahead, row);
-    case 2:
-      return Form::template micro_tile<2, Masked>(tile, g, ahead, row);
-    case 1:
-      return Form::template micro_tile<1, Masked>(tile, g, ahead, row);
-    default:
-      return;
+  typename Form::Unit units[kTogether];
+  Meeting<View> at[kTogether];
+  for (size_t row = rows.begin; row < rows.end;) {
+    const size_t left = rows.end - row, whole = left / kMicroRows;
+    const size_t n = whole == 0 ? 1 : whole < kTogether ? whole : kTogether;
+    for (size_t i = 0; i < n; ++i)
+      at[i] = {&g, look_ahead<Form>(tile, g, next, row + i == rows.begin), row + i * kMicroRows};
+    meet_few<Form, Masked>(tile, at, units, n, whole == 0 ? left : kMicroRows);
+    row += whole == 0 ? left : n * kMicroRows;
   }
 }
+
+// What a form's groups() does. next: of g[0], of g[1], ...
 template <class Form, class View>
-inline TALLY_INLINE void each_micro_tile(const Tile& tile, const View& g, const GroupView& next,
-                                         RowRange rows) {
+inline TALLY_INLINE void meet_groups(const Tile& tile, const View* g, const GroupView* next, size_t n,
+                                     RowRange rows) {
   if (rows.begin == rows.end) return;
-  if (all_see(tile, g, rows))
-    each_micro_tile<Form, false>(tile, g, next, rows);
-  else
-    each_micro_tile<Form, true>(tile, g, next, rows);
+  if (n > 1) {
+    typename Form::Unit units[kGroupsTogether];
+    Meeting<View> at[kGroupsTogether];
+    for (size_t i = 0; i < n; ++i) at[i] = {g + i, look_ahead<Form>(tile, g[i], next[i], true), rows.begin};
+    meet_few<Form, false>(tile, at, units, n, rows.end - rows.begin);
+  } else if (all_see(tile, g[0], rows)) {
+    each_micro_tile<Form, false>(tile, g[0], next[0], rows);
+  } else {
+    each_micro_tile<Form, true>(tile, g[0], next[0], rows);
+  }
 }
 
 }  // namespace

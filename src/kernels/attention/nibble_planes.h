@@ -17,30 +17,30 @@ struct NibblePlanes {
   static constexpr int kLines = kRegisters * L::kLanes / 16;        // of K that a step makes room for
   static constexpr int kLineShare = 16 / (kRegisters * L::kLanes);  // steps that make room for one, else
 
-  struct Weighed {
-    const NibbleView* g;
-    const Ahead* ahead;
-    const Micro* m;
-    Chunks chunks;
-    float* out;  // [T][columns]
-    size_t columns;
-    NibbleWeights weights;
-    Planes<kMicroRows> planes;
-  };
+  using Packed = Planes<kMicroRows>;
+  using Weighed = NibbleWeighed<Packed>;
+
+  static TALLY_INLINE void pack_row(const float* e, const float* step, float factor, Packed& packed, int t) {
+    pack_plane_row<L>(
+        [&](auto i) __attribute__((always_inline)) {
+          return L::mul(L::load(e + L::kLanes * i), L::load(step + L::kLanes * i));
+        },
+        factor, packed.high[t], packed.low[t]);
+  }
 
   // The first of the registers holds columns `lane` .. of the group, in low nibbles, or `16 + lane` .. in
   // high ones; where there are two, the second is the high nibbles of the same bytes.
   template <int T, bool High>
   static TALLY_INLINE void add_columns(const Weighed& w, size_t c) {
     constexpr int R = kRegisters;
-    const size_t key_step = w.ahead->key_step, group = c / kNibbles, lane = c % 16;
-    const std::byte* line = w.ahead->key_line(key_step * c);
+    const size_t key_step = w.ahead.key_step, group = c / kNibbles, lane = c % 16;
+    const std::byte* line = w.ahead.key_line(key_step * c);
     I high[T][R], low[T][R];
     unrolled<T>([&](auto t) __attribute__((always_inline)) {
       unrolled<R>([&](auto i) __attribute__((always_inline)) { high[t][i] = low[t][i] = L::set_i(0); });
     });
     for (size_t chunk = w.chunks.begin; chunk < w.chunks.end; ++chunk) {
-      const std::byte* x = w.g->value[chunk] + 64 * group + 4 * lane;
+      const std::byte* x = w.g.value[chunk] + 64 * group + 4 * lane;
       for (size_t j = chunk * kChunkTokens; j < (chunk + 1) * kChunkTokens; j += 4, x += 2 * w.columns) {
         const I bytes = L::load_i(x);
         I v[R];
@@ -54,7 +54,7 @@ struct NibblePlanes {
           line += key_step / kLineShare;
         }
         unrolled<T>([&](auto t) __attribute__((always_inline)) {
-          const I ph = L::broadcast(w.planes.high[t] + j), pl = L::broadcast(w.planes.low[t] + j);
+          const I ph = L::broadcast(w.packed.high[t] + j), pl = L::broadcast(w.packed.low[t] + j);
           unrolled<R>([&](auto i) __attribute__((always_inline)) {
             high[t][i] = L::dpbusd(high[t][i], ph, v[i]);
             low[t][i] = L::dpbusd(low[t][i], pl, v[i]);
@@ -68,31 +68,16 @@ struct NibblePlanes {
         low[t][i] = L::add_i(L::template shl_i<7>(high[t][i]), low[t][i]);
       });
     });
-    add_sums<L, T, R>(*w.m, w.weights, low, w.out + c, w.columns);
+    add_sums<L, T, R>(w.m, w.weights, low, w.out + c, w.columns);
   }
 
+  // The 32 columns of w.group.
   template <int T>
-  static __attribute__((noinline)) void products(const Tile& tile, const NibbleView& g, const Ahead& ahead,
-                                                 size_t row, Chunks chunks, Micro& m) {
-    Weighed w;
-    w.g = &g, w.ahead = &ahead, w.m = &m, w.chunks = chunks, w.columns = tile.layout->value_columns;
-    w.out = tile.memory.span_out + row * w.columns;
-    for (size_t group = 0; group < w.columns / kNibbles; ++group) {
-      const float* step = g.value_scales->step[group];
-      prefetch_pairs(g.next->key_scale, group * tile.layout->block_tokens);
-      prefetch_pairs(g.next->value_scale, group * tile.layout->block_tokens);
-      weigh_columns<L, T>(*g.value_scales, group, m, w.weights);
-      for (int t = 0; t < T; ++t)
-        pack_plane_row(
-            [&](auto i) __attribute__((always_inline)) {
-              return _mm256_mul_ps(_mm256_load_ps(m.s[t] + 8 * i), _mm256_load_ps(step + 8 * i));
-            },
-            w.weights.factors[t], w.planes.high[t], w.planes.low[t]);
-      unrolled<kPasses>([&](auto pass) __attribute__((always_inline)) {
-        constexpr int kAt = pass * L::kLanes;  // columns of low nibbles come first
-        add_columns<T, (kAt >= 16)>(w, group * kNibbles + kAt);
-      });
-    }
+  static TALLY_INLINE void add_group(const Weighed& w) {
+    unrolled<kPasses>([&](auto pass) __attribute__((always_inline)) {
+      constexpr int kAt = pass * L::kLanes;  // columns of low nibbles come first
+      add_columns<T, (kAt >= 16)>(w, w.group * kNibbles + kAt);
+    });
   }
 };
 

@@ -266,35 +266,73 @@ inline TALLY_INLINE void prefetch_pairs(const float* const* chunks, size_t offse
   });
 }
 
-// Values: products<T>(tile, view, ahead, row, chunks, m) from exponents in m.s to O.
+// What adding 32 columns to O reads; Packed: p of the rows.
+template <class Packed>
+struct NibbleWeighed {
+  const NibbleView& g;
+  const Ahead& ahead;
+  const Micro& m;
+  Chunks chunks;
+  float* out;  // [T][columns]
+  size_t columns, group = 0;
+  NibbleWeights weights;
+  Packed packed;
+};
+
+// Values offers Packed, pack_row(e, step, factor, packed, t), which makes p of row t from w = e * step, and
+// add_group<T>(weighed).
 template <class L, class Keys, class Values>
 struct NibbleRows {
   static constexpr size_t kKeyStep = Keys::kStep, kValueStep = 32 * 64 / Keys::kStep;
 
-  template <int T, bool Masked>
-  static TALLY_INLINE void exponents_of_rows(const Tile& tile, const NibbleView& g, size_t row, Micro& m) {
-    if (tile.args->alibi != nullptr) set_distances<T>(tile, g, row, m);
-    __m256 folded[T];
-    unrolled<T>([&](auto t) __attribute__((always_inline)) {
-      folded[t] = Keys::template score_row<Masked>(tile, g, row, t, m);
-    });
-    store_maxima<T>(folded, m.group_max);
-    unrolled<T>([&](auto t) __attribute__((always_inline)) { folded[t] = store_exponents<L, Masked>(t, m); });
-    store_sums<T>(folded, m.group_sum);
-  }
+  using Unit = MicroUnit;
 
   template <int T, bool Masked>
-  static __attribute__((noinline)) void micro_tile(const Tile& tile, const NibbleView& g, const Ahead& ahead,
-                                                   size_t row) {
-    MicroScores scores;
-    Micro m;
-    m.s = scores.s;
-    Chunks chunks;
-    if constexpr (Masked) chunks = see_group<T>(tile, g, row, m);
-    Keys::template products<T>(tile, g, ahead, row, chunks, m);
-    exponents_of_rows<T, Masked>(tile, g, row, m);
-    join_group<T>(tile, row, m);
-    Values::template products<T>(tile, g, ahead, row, chunks, m);
+  static TALLY_INLINE void keys(const Tile& tile, const Meeting<NibbleView>& at, Unit& unit) {
+    unit.template begin<T, Masked>(tile, *at.g, at.row);
+    Keys::template products<T>(tile, *at.g, at.ahead, at.row, unit.chunks, unit.m);
+  }
+  template <int T, bool Masked>
+  static TALLY_INLINE void scores(const Tile& tile, const Meeting<NibbleView>& at, Unit& unit) {
+    if (tile.args->alibi != nullptr) set_distances<T>(tile, *at.g, at.row, unit.m);
+    __m256 folded[T];
+    unrolled<T>([&](auto t) __attribute__((always_inline)) {
+      folded[t] = Keys::template score_row<Masked>(tile, *at.g, at.row, t, unit.m);
+    });
+    store_maxima<T>(folded, unit.m.group_max);
+  }
+  template <int T, bool Masked>
+  static TALLY_INLINE void weights(const Tile& tile, const Meeting<NibbleView>& at, Unit& unit) {
+    store_exponents_of<L, T, Masked>(unit.m);
+    join_group<T>(tile, at.row, unit.m);
+  }
+  using Weighed = NibbleWeighed<typename Values::Packed>;
+
+  // Makes what a group of columns weighs.
+  template <int T>
+  static TALLY_INLINE void weigh(const Tile& tile, size_t group, Micro& m, Weighed& w) {
+    const float* step = w.g.value_scales->step[group];
+    w.group = group;
+    prefetch_pairs(w.g.next->key_scale, group * tile.layout->block_tokens);
+    prefetch_pairs(w.g.next->value_scale, group * tile.layout->block_tokens);
+    weigh_columns<L, T>(*w.g.value_scales, group, m, w.weights);
+    for (int t = 0; t < T; ++t)
+      Values::pack_row(m.s[t], step, w.weights.factors[t], w.packed, t);
+  }
+  template <int T>
+  static __attribute__((noinline)) void value_products(const Tile& tile, const Meeting<NibbleView>& at,
+                                                       Unit& unit) {
+    const size_t columns = tile.layout->value_columns;
+    float* out = tile.memory.span_out + at.row * columns;
+    Weighed w{*at.g, at.ahead, unit.m, unit.chunks, out, columns, 0, {}, {}};
+    for (size_t group = 0; group < columns / kNibbles; ++group) {
+      weigh<T>(tile, group, unit.m, w);
+      Values::template add_group<T>(w);
+    }
+  }
+  template <int T, bool Masked>
+  static TALLY_INLINE void values(const Tile& tile, const Meeting<NibbleView>& at, Unit& unit) {
+    value_products<T>(tile, at, unit);
   }
 
   static bool prepare(const Tile& tile, size_t row, float* q) { return Keys::prepare(tile, row, q); }
@@ -302,13 +340,16 @@ struct NibbleRows {
   static void rotate_back(const Tile& tile, float* out) {
     rotate_lanes(out, tile.layout->value_dim, tile.layout->value_columns);
   }
-  static void group(const Tile& tile, const GroupView& g, const GroupView& next, RowRange rows) {
+  static void groups(const Tile& tile, const GroupView* g, size_t n, RowRange rows) {
     if (rows.begin == rows.end) return;
-    UnpackedScales of_keys, of_values;
-    Keys::unpack(tile, g, rows, of_keys);
-    unpack_scales(tile, g, g.value_scale, tile.layout->value_columns, rows, of_values);
-    const NibbleView view{g, &of_keys, &of_values, &next};
-    each_micro_tile<NibbleRows>(tile, view, next, rows);
+    UnpackedScales of_keys[kGroupsTogether], of_values[kGroupsTogether];
+    NibbleView views[kGroupsTogether];
+    for (size_t i = 0; i < n; ++i) {
+      Keys::unpack(tile, g[i], rows, of_keys[i]);
+      unpack_scales(tile, g[i], g[i].value_scale, tile.layout->value_columns, rows, of_values[i]);
+      views[i] = {g[i], of_keys + i, of_values + i, g + n + i};
+    }
+    meet_groups<NibbleRows>(tile, views, g + n, n, rows);
   }
 };
 

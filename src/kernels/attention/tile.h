@@ -109,6 +109,22 @@ inline Visible visible_in(const Tile& tile, size_t row, size_t group_position) {
           end < kGroupTokens ? static_cast<int>(end) : static_cast<int>(kGroupTokens)};
 }
 
+// True if every row of the tile sees all of [begin, end).
+inline bool all_see(const Tile& tile, size_t begin, size_t end) {
+  const size_t last = tile.position + tile.tokens - 1;
+  return end <= tile.position + 1 && first_visible(last, tile.args->window) <= begin;
+}
+
+// Where rows are few, a pass takes two groups, so that the steps of one hide behind those of the other; unless
+// their keys and values, and what is fetched meanwhile, would not stay in the first cache.
+constexpr size_t kFewRows = 4, kGroupsTogether = 2, kTogetherBytes = 28 << 10;
+inline size_t groups_together(const Tile& tile, size_t at, size_t stop) {
+  const size_t both = 2 * kGroupTokens, bytes = tile.layout->head_block_bytes / tile.layout->block_tokens * both;
+  return tile.rows <= kFewRows && bytes <= kTogetherBytes && at + both <= stop && all_see(tile, at, at + both)
+             ? kGroupsTogether
+             : 1;
+}
+
 struct RowRange {
   size_t begin, end;
 };
@@ -183,7 +199,8 @@ inline void finish_row(const Tile& tile, size_t row) {
 // What a Form offers (static):
 //   bool prepare(const Tile&, size_t row, float* q)   makes the row's query in memory.q; false if not finite
 //   void clear(const Tile&, size_t row)               a query of zeros
-//   void group(const Tile&, const GroupView&, const GroupView& next, RowRange)   adds a group to the states
+//   void groups(const Tile&, const GroupView* g, size_t n, RowRange)   adds n groups to the states; behind them
+//                                                     are the n that come next. n > 1 where kFewRows at most see them, in whole
 //   void rotate_back(const Tile&, float* out)         if values are stored rotated: out [value_columns] as it was before
 template <class Form>
 void prepare_tile(const Tile& tile) {
@@ -211,12 +228,15 @@ void attend_span(const Tile& tile, size_t span, size_t first, size_t end) {
 
   const size_t stop = end < span_end ? end : span_end;
   size_t at = (first > span ? first : span) / kGroupTokens * kGroupTokens;
-  GroupView view = group_view(*tile.args, at, first, end);
-  for (; at < stop; at += kGroupTokens) {
-    const GroupView next =
-        at + kGroupTokens < end ? group_view(*tile.args, at + kGroupTokens, first, end) : view;
-    Form::group(tile, view, next, rows_seeing(tile, at, at + kGroupTokens));
-    view = next;
+  for (size_t n = 0; at < stop; at += n * kGroupTokens) {
+    n = groups_together(tile, at, stop);
+    // Those of this pass, and as many that come next; the last one in place of what is behind the end.
+    GroupView views[2 * kGroupsTogether];
+    for (size_t i = 0; i < 2 * n; ++i) {
+      const size_t position = at + i * kGroupTokens;
+      views[i] = i == 0 || position < end ? group_view(*tile.args, position, first, end) : views[i - 1];
+    }
+    Form::groups(tile, views, n, rows_seeing(tile, at, at + n * kGroupTokens));
   }
   for (size_t row = rows.begin; row < rows.end; ++row) {
     if (tile.args->cut == nullptr)
