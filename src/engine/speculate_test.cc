@@ -1,36 +1,11 @@
 // Drafts change no token, no logprob and no end (Law 1), whatever is drafted for whom; and they are counted.
-#include "engine/hand_test_support.h"
+#include "engine/speculate_test_support.h"
 
 #include <algorithm>
 #include <string>
 
 namespace tally::engine {
 namespace {
-
-LoadRequest speculating(uint32_t most = 16) {
-  LoadRequest load = small_request();
-  load.settings.policy.speculate = "lookup";
-  load.settings.policy.speculate_max = most;
-  load.row_prices_us = {100, 100};  // as if further rows were free: all that is likely is verified
-  return load;
-}
-
-std::vector<TokenId> repeated(size_t period, size_t n, uint32_t seed) {
-  const std::vector<TokenId> once = prompt(period, seed);
-  std::vector<TokenId> out;
-  while (out.size() < n) out.push_back(once[out.size() % period]);
-  return out;
-}
-
-// An answer from so few tokens that what was drafted is often right, and often wrong.
-Request few_tokens(uint64_t seed, uint32_t tokens, uint32_t alphabet = 3) {
-  Request r = greedy(repeated(7, 24, static_cast<uint32_t>(seed)), tokens);
-  r.params.temperature = 1;
-  r.params.seed = seed;
-  for (uint32_t i = 0; i < alphabet; ++i)
-    r.params.bias.push_back({TokenId{static_cast<int32_t>(40 + 3 * i)}, 100});
-  return r;
-}
 
 std::vector<Request> all_kinds() {
   std::vector<Request> out;
@@ -61,11 +36,6 @@ std::vector<Request> all_kinds() {
   beams.choices = 2;
   out.push_back(beams);
   return out;
-}
-
-std::vector<Answer> plain(LoadRequest load, const std::vector<Request>& requests) {
-  load.settings.policy.speculate = "off";
-  return Hand(load).run(requests);
 }
 
 TEST(Speculation, ChangesNoAnswer) {
@@ -127,17 +97,6 @@ TEST(Speculation, ChangesNothingWhereBlocksAreShort) {
   const std::vector<Answer> got = hand.run(requests);
   for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], wanted[i]) << i;
   EXPECT_GT(hand.engine->stats().preemptions, 0u);
-}
-
-// The model drafts for itself, and passes cost nothing beside its steps.
-LoadRequest drafting(uint32_t most = 6) {
-  LoadRequest load = speculating(most);
-  load.settings.policy.speculate = "draft";
-  load.settings.policy.draft_model = kModel;
-  load.row_prices_us = {1e6, 1e6};
-  load.draft_sure_enough = 0;
-  load.settings.threads = 1;  // of so small a model a second one only waits
-  return load;
 }
 
 TEST(Speculation, AModelThatDraftsChangesNoAnswer) {

@@ -119,7 +119,38 @@ TEST(RejectionSampling, TokensAreDistributedAsWithoutGuesses) {
   }
 }
 
-// What the test above would not see it could not prove: the errors that are easily made fail it.
+// The same guesses, compared: one holds where a draw that has not looked at it happens to give the same token.
+double held_by_comparing(const Shapes& c) {
+  Scratch scratch(kEight);
+  Params params = c.params;
+  std::vector<float> chances(kEight);
+  uint32_t held = 0;
+  for (uint32_t seed = 1; seed <= kTrials; ++seed) {
+    params.seed = seed;
+    Row q = c.q, p = c.p;
+    const TokenId guess = draw_guess(q, params, {}, chances, scratch).id;
+    held += pick(p, params, {}, scratch).id == guess ? 1 : 0;
+  }
+  return static_cast<double>(held) / kTrials;
+}
+
+// What it is there for: of guesses that were drawn it holds the sum of min(p, q), comparing that of p q.
+TEST(RejectionSampling, HoldsMoreGuessesThanComparing) {
+  int twice = 0;
+  for (const Shapes& c : shapes()) {
+    const std::vector<double> p = exact(c.p, c.params), q = exact(c.q, c.params);
+    double common = 0, both = 0;
+    for (size_t i = 0; i < kEight; ++i) common += std::min(p[i], q[i]), both += p[i] * q[i];
+    const double accepted = emitted(c, 0, true).held, compared = held_by_comparing(c);
+    EXPECT_NEAR(accepted, common, 0.01) << c.name;
+    EXPECT_NEAR(compared, both, 0.01) << c.name;
+    EXPECT_GE(accepted, compared) << c.name;  // both are 0 where the two have no token in common
+    twice += accepted > 2 * compared ? 1 : 0;
+  }
+  EXPECT_GE(twice, 5);
+}
+
+// What the tests above would not see they could not prove: the errors that are easily made fail it.
 TEST(RejectionSampling, TheProofSeesWhatIsWrong) {
   const Shapes c = shapes()[3];
   const std::vector<double> p = exact(c.p, c.params), q = exact(c.q, c.params);

@@ -93,6 +93,8 @@ def test_speculate_max_bounds_drafts(start, off):
 
 @pytest.mark.parametrize(("flags", "code", "says"), [
     (("--speculate", "draft"), 64, "--draft-model FILE says which"),
+    (("--speculate-verify", "reject"), 64, "--speculate-verify reject: --speculate is off"),
+    (("--speculate", "lookup", "--speculate-verify", "reject"), 64, "--speculate-verify reject: --speculate is lookup"),
     (("--draft-model", TINY), 64, "--speculate is off"),
     (("--speculate", "draft", "--draft-model", "none.gguf"), 66, "none.gguf"),
     (("--speculate", "draft", "--draft-model", TINY), 78, "token 1024 differs, of 49152 and 1024"),
@@ -113,6 +115,46 @@ def test_a_model_drafts(start):
     assert accounts["accounts"]["weights"]["reserved_bytes"] > plain.get("/v1/accounts").json["accounts"]["weights"]["reserved_bytes"]
     assert accounts["accounts"]["weights"]["reserved_bytes"] == accounts["accounts"]["weights"]["planned_bytes"]
     server.at_rest()
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """The model with four bytes a weight: a pass takes so long that drafts of the file it was made from pay."""
+    path = tmp_path_factory.mktemp("wide") / "wide.gguf"
+    assert tally("quantize", SMOL, path, "f32", "--allow-requantize").returncode == 0
+    yield path
+    path.unlink()
+
+
+@pytest.fixture(scope="module")
+def rejecting(start_shared, wide):
+    return start_shared(wide, *POOL, "--speculate", "draft", "--draft-model", SMOL, "--speculate-verify", "reject", "--speculate-max", "4")
+
+
+def of_the_model(server):
+    m = server.metrics()
+    return {what: m[f'tally_{what}_tokens_total{{proposer="model"}}'] for what in ("draft", "accepted_draft")}
+
+
+def test_rejection_sampling_is_for_seeds_that_were_drawn(start, wide, rejecting):
+    plain = start(wide, *POOL)
+    cases = [CASES[0], CASES[6], completion("The sea", max_tokens=24, seed=8, temperature=1.0, ignore_eos=True)]
+    check(alone(rejecting, cases), alone(plain, cases), "greedy, or with a seed of the request")
+    compared = of_the_model(rejecting)
+    assert compared["accepted_draft"] > 0, "greedy ones are drafted and compared"
+    told = rejecting.complete("The sea", max_tokens=64, temperature=1.0, ignore_eos=True)["receipt"]
+    rejected = of_the_model(rejecting)
+    assert rejected["accepted_draft"] > compared["accepted_draft"], "the pair is nearly the same: most guesses hold"
+    assert told["steps"] + told["accepted_tokens"] == 64
+    assert told["accepted_tokens"] >= rejected["accepted_draft"] - compared["accepted_draft"]
+    by_proposer = [rejecting.metrics()[f'tally_accepted_draft_tokens_total{{proposer="{who}"}}'] for who in ("lookup", "constraint", "model")]
+    assert sum(by_proposer) == drafted(rejecting)["accepted_tokens"] and by_proposer[1] == 0
+    by_step = [s["drafts"]["model"] for s in rejecting.get("/v1/steps?last=500").json["steps"]]
+    assert sum(s["accepted_tokens"] for s in by_step) == rejected["accepted_draft"]
+    assert sum(s["draft_tokens"] for s in by_step) == rejected["draft"]
+    again = [rejecting.complete("The sea", max_tokens=24, seed=told["seed"], temperature=1.0, ignore_eos=True)["choices"] for _ in range(2)]
+    assert again[0] == again[1], "a seed that was told is a seed of the request when it is given"
+    rejecting.at_rest()
 
 
 if LONG_RUN:
