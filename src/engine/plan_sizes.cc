@@ -232,12 +232,11 @@ uint64_t PoolPrice::disk_bytes(uint64_t blocks) const {
 }
 
 // Room for every answer at full length, of those that run and those that wait; but for not more tokens than the pool
-// holds, or than take a share of its bytes if those are more, since most answers end far below the context. In any case
-// for one that tells all there is of each token, and of its prompt's.
+// holds in so many fillings, since most answers end far below the context. In any case for one that tells all there is
+// of each token, and of its prompt's.
 uint64_t PoolPrice::stream_bytes(uint64_t blocks) const {
   const uint64_t answers = uint64_t{settings_.max_seqs} + settings_.max_queue;
-  const uint64_t share = pool_bytes(blocks) / kStreamShare / TokenStream::token_bytes(0);
-  const uint64_t tokens = std::min(answers * context_, std::max(blocks * block_tokens_, share));
+  const uint64_t tokens = std::min(answers * context_, kStreamPools * blocks * block_tokens_);
   return std::max(answers * TokenStream::bytes(1, 1) + tokens * TokenStream::token_bytes(0), TokenStream::bytes(context_, sample::kLogprobsMax) +
                       PromptScores::bytes(context_, sample::kLogprobsMax));
 }

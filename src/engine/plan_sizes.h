@@ -65,7 +65,7 @@ class PoolPrice {
   uint32_t context_;
 };
 
-inline constexpr uint64_t kStreamShare = 32;
+inline constexpr uint64_t kStreamPools = 12;
 inline constexpr uint64_t kPoolBlocksMin = 2, kPoolBlocksMax = uint64_t{1} << 24;
 
 kv::LedgerConfig ledger_config(const Settings& settings, uint64_t blocks);
