@@ -71,11 +71,11 @@ inline bool drain(Stream& stream, Answer& answer) {
 
 // An engine driven by hand, step by step.
 struct Hand {
-  base::Accounts accounts{uint64_t{512} << 20};
+  base::Accounts accounts;
   std::unique_ptr<Engine> engine;
   Loop* loop = nullptr;
 
-  explicit Hand(const LoadRequest& request) {
+  explicit Hand(const LoadRequest& request) : accounts(request.settings.memory_bytes) {
     auto loaded = load_engine(request, accounts);
     EXPECT_TRUE(loaded) << (loaded ? "" : loaded.error().message);
     engine = std::move(loaded).value();

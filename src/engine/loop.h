@@ -59,6 +59,7 @@ class Loop final : public Engine {
 
   // One step if there is work; false: nothing to do. For run() and for tests that drive the engine by hand.
   bool step();
+  const Drafter* drafter() const { return parts_.drafter.get(); }  // for benches; null: no drafts
 
  private:
   // A sequence from submit to its end record: a choice of a request, or one of its beams.

@@ -174,7 +174,7 @@ Result<std::unique_ptr<Proposer>> load_draft_model(const LoadRequest& request, c
   const uint32_t threads = request.settings.threads;
   TALLY_TRY(d.scratch, d.model->make_scratch(draft.limits, draft.layouts, threads, *parts.accounts));
   d.stops = draft_stops(request), d.context = draft.context(), d.rows_max = draft.limits.rows_max;
-  d.sure_enough = request.draft_sure_enough;
+  d.sure_enough = request.draft_sure_enough, d.text = request.draft_text;
   d.vocab = draws_guesses(request.settings) ? parts.model->spec().vocab : 0;
   return std::unique_ptr<Proposer>(
       std::make_unique<DraftModel>(std::move(d), draft_seats(request.settings), *parts.pool));

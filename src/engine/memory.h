@@ -81,6 +81,7 @@ struct LoadRequest {
   bool dequantize_to_f32 = false;                      // tests: the exact mode
   std::vector<double> row_prices_us;                   // tests: of drafts/row_prices.h; empty: measured
   double draft_sure_enough = 0.4;                      // tests: drafts/draft_model.h
+  std::function<TokenId(size_t position)> draft_text;  // tests: the same
   std::vector<TokenId> end_ids;                        // of the tokenizer, ascending
   std::vector<TokenId> suppressed_ids;
   std::vector<TokenId> draft_stop_ids;  // ascending: control tokens, which no draft copies

@@ -213,6 +213,26 @@ TEST(Speculation, AModelThatDraftsForItselfIsRight) {
   EXPECT_LE(r.steps, 35u);
 }
 
+// As speculate_bench has it agree at a chosen rate: never, and always.
+TEST(Speculation, AModelCanBeMadeToSayWhatItDrafts) {
+  Request request = greedy(prompt(20, 5), 61);
+  request.params.temperature = 1, request.params.seed = 3;
+  const Answer wanted = plain(small_request(), {request}).at(0);
+  for (const int32_t flip : {1, 0}) {
+    LoadRequest load = drafting(4);
+    load.draft_text = [&, flip](size_t position) {
+      const size_t i = position - request.prompt.size();
+      return i < wanted.ids.size() ? TokenId{raw(wanted.ids[i]) ^ flip} : TokenId{0};
+    };
+    Hand hand(load);
+    EXPECT_EQ(hand.run({request}).at(0), wanted);
+    const DraftCounts by = hand.engine->stats().speculation.by;
+    const DraftCount model = by[static_cast<size_t>(DraftSource::kModel)];
+    EXPECT_GT(model.drafted, 10u) << flip;
+    EXPECT_EQ(model.accepted, flip == 0 ? model.drafted : 0) << flip;
+  }
+}
+
 TEST(Speculation, AModelThatDraftsIsPlannedAndBooked) {
   LoadRequest load = drafting();
   const MemoryPlan plan = plan_memory(load).value();

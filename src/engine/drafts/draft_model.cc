@@ -110,7 +110,8 @@ Proposal DraftModel::propose(const Ask& ask) {
   const bool draws = ask.chooser.params != nullptr && !ask.chances.empty();
   uint32_t count = 0;
   for (;;) {
-    const Guessed guess = draws ? drawn(ask, count) : likeliest();
+    Guessed guess = draws ? drawn(ask, count) : likeliest();
+    if (parts_.text) guess.id = parts_.text(ask.known.size() + count);
     if (guess.probability < parts_.sure_enough ||
         (!draws && std::binary_search(parts_.stops.begin(), parts_.stops.end(), guess.id)))
       break;

@@ -10,6 +10,7 @@
 #include "model/model.h"
 #include "sample/sampler.h"
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct DraftModelParts {
   model::Scratch scratch;          // of rows_max rows, one of them with logits
   std::vector<TokenId> stops;      // ascending: what no draft has
   double sure_enough = 0;          // less sure of its likeliest token, it stops: most such drafts are wrong
+  std::function<TokenId(size_t position)> text;  // tests: guesses what this says instead, and takes its time; or none
   uint32_t context = 0, rows_max = 0;
   uint32_t vocab = 0;  // of the model it drafts for, to draw among its ids; 0: nothing is drawn
 };

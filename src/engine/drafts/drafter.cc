@@ -117,6 +117,12 @@ uint32_t Drafter::prompt_rows() const {
   return rows;
 }
 
+double Drafter::us_per_draft() const {
+  double us = 0;
+  for (const auto& p : proposers_) us = std::max(us, p->us_per_draft());
+  return us;
+}
+
 std::span<const TokenId> Drafter::drafts(int32_t seat) const {
   if (seat == kNoSeat) return {};
   const Seat& s = seats_[static_cast<size_t>(seat)];

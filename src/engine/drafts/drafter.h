@@ -52,6 +52,7 @@ class Drafter {
                const Chooser& chooser = {});
   void choose(uint32_t decoding);
   uint32_t prompt_rows() const;  // that proposers took in this step
+  double us_per_draft() const;   // of the proposer that takes longest
   std::span<const TokenId> drafts(int32_t seat) const;
   // Of one of them: what it was drawn with, [vocab]; empty: it was not drawn.
   std::span<const float> chances(int32_t seat, uint32_t draft) const;
