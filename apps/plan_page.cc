@@ -19,6 +19,14 @@ std::string size_text(uint64_t bytes) {
   return b < 0x1p30 ? fmt::format("{:.1f} MiB", b / 0x1p20) : fmt::format("{:.2f} GiB", b / 0x1p30);
 }
 
+json stream_json(const std::optional<engine::StreamOutlook>& s) {
+  if (!s) return nullptr;
+  json out = {{"layers", s->layers}, {"of_layers", s->of_layers}, {"pass_bytes", s->pass_bytes}};
+  out["disk_bytes_per_s"] = s->disk_bytes_per_s > 0 ? json(s->disk_bytes_per_s) : json(nullptr);
+  out["passes_per_s"] = s->disk_bytes_per_s > 0 ? json(s->passes_per_s()) : json(nullptr);
+  return out;
+}
+
 json cells_json(const std::vector<KvOutlook::Cell>& cells) {
   json out = json::array();
   for (const KvOutlook::Cell& c : cells)
@@ -62,6 +70,7 @@ json PlanPage::results() const {
       {"fits", {{"max_model_len", fits ? plan.max_model_len : 0}, {"max_seqs", fits ? plan.max_seqs : 0}}},
       {"refused", fits ? json(nullptr) : json(outlook.refusal->message)},
       {"kv_types", std::move(codecs)},
+      {"weight_stream", stream_json(plan.stream)},
       {"notes", notes}};
 }
 
@@ -80,6 +89,7 @@ void PlanPage::print_accounts() const {
     fmt::print("\nfits: {} sequences, the longest of {} tokens, {} tokens in all\n", plan.max_seqs,
                plan.max_model_len, plan.pool_tokens());
   }
+  if (plan.stream) fmt::print("weights: {}\n", engine::stream_text(*plan.stream));
 }
 
 // Contexts down, sequences across: what all accounts come to; `-` beyond the budget.

@@ -1,5 +1,6 @@
 #include "base/direct_file.h"
 
+#include "base/accounts.h"
 #include "base/clock.h"
 #include "base/utf8.h"
 
@@ -9,11 +10,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -60,7 +60,7 @@ Result<void> DirectFile::read(std::span<std::byte> out, uint64_t offset) const {
 }
 
 Result<ReadRate> measure_read_rate(const std::string& path, uint32_t budget_ms) {
-  constexpr size_t kPiece = size_t{1} << 20;
+  constexpr size_t kPiece = size_t{2} << 20;
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) {
     return Error{ErrorCode::kNoInput,
@@ -73,17 +73,22 @@ Result<ReadRate> measure_read_rate(const std::string& path, uint32_t budget_ms) 
                              status.st_size, kPiece)};
   }
   TALLY_TRY(const DirectFile file, DirectFile::open(path));
+  // On huge pages, as what files are read into: with small ones the kernel's work for each page would be
+  // measured, which may be less than half of what the disk gives.
+  Accounts own(2 * Accounts::arena_bytes(kPiece));
+  std::array<Arena, 2> buffers;
+  for (Arena& buffer : buffers) {
+    TALLY_TRY(buffer, own.reserve(Account::kRuntime, "read rate", kPiece));
+  }
   std::atomic<uint64_t> next{0}, read{0};
   std::mutex mutex;
   std::optional<Error> failed;  // guarded by mutex
   const int64_t begin = now_us(), until = begin + int64_t{budget_ms} * 1000;
-  const auto run = [&] {
-    const std::unique_ptr<std::byte, decltype(&std::free)> buffer(
-        static_cast<std::byte*>(std::aligned_alloc(DirectFile::kAlign, kPiece)), &std::free);
+  const auto run = [&](const Arena& buffer) {
     while (now_us() < until) {
       const uint64_t piece = next++;
       if (piece >= pieces) return;
-      if (const auto done = file.read({buffer.get(), kPiece}, piece * kPiece); !done) {
+      if (const auto done = file.read({buffer.data(), kPiece}, piece * kPiece); !done) {
         const std::lock_guard lock(mutex);
         failed = done.error();
         return;
@@ -92,8 +97,8 @@ Result<ReadRate> measure_read_rate(const std::string& path, uint32_t budget_ms) 
     }
   };
   {
-    std::jthread other(run);
-    run();
+    std::jthread other([&] { run(buffers[1]); });
+    run(buffers[0]);
   }
   if (failed) return *failed;
   const double seconds = static_cast<double>(std::max<int64_t>(1, now_us() - begin)) * 1e-6;

@@ -41,7 +41,7 @@ struct ReadRate {
   bool is_direct = false;  // false: perhaps of the page cache
 };
 // Bytes a second of reads one after the other, two under way at a time, over at most `budget_ms`. Requires:
-// a file of some MiB. Errors: kNoInput, kIo, kBadData (shorter than a piece).
+// a file of some MiB. Errors: kNoInput, kIo, kBadData (shorter than a piece), kUnavailable (memory).
 Result<ReadRate> measure_read_rate(const std::string& path, uint32_t budget_ms);
 
 }  // namespace tally::base

@@ -41,6 +41,9 @@ ServerView view_of(const json& page, const json& labels) {
   out.kv_type = text_at(labels, "kv_type"), out.weight_type = text_at(labels, "weight_type");
   if (out.kv_type.empty() && out.settings.contains("kv-type")) out.kv_type = out.settings["kv-type"];
   out.threads = out.number("threads");
+  const json streamed = member(page, "weight_stream");
+  out.streamed = {count_at(streamed, "layers"), count_at(streamed, "pass_bytes"),
+                  number_at(streamed, "predicted_bytes_per_s").value_or(0)};
   const json tuning = member(page, "tuning");
   for (const json& t : tuning.is_array() ? tuning : json::array()) {
     if (!equal_words(text_at(t, "type"), out.weight_type)) continue;

@@ -22,12 +22,19 @@ struct CapAccount {
   std::optional<double> preemptions, recomputed_tokens, refused;
 };
 
+// Layers that the server reads from a file in every pass (--weights stream); zeros: none, or not told.
+struct StreamedWeights {
+  uint64_t layers = 0, pass_bytes = 0;
+  double bytes_per_s = 0;  // that it foresaw of the disk
+};
+
 // What is known of the server beside its steps.
 struct ServerView {
   std::map<std::string, std::string> settings;
   std::string model, kv_type, weight_type;
   std::vector<double> row_cost;  // of the weights' type: [rows - 1] the time of so many rows over that of one
   uint32_t threads = 0;          // 0: not known
+  StreamedWeights streamed;
 
   bool has(const std::string& setting, const std::string& value) const;
   uint32_t number(const std::string& setting) const;  // 0 where there is none

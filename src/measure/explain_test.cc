@@ -340,6 +340,22 @@ TEST(ExplainWords, WhyThereAreDraftsOrNot) {
   EXPECT_EQ(none.sentences.back().flag, "--speculate lookup");
 }
 
+TEST(ExplainWords, StreamedWeightsAreBoundByTheDiskWhereTheyAre) {
+  // Passes of 10 ms; memory asks for a half of that.
+  Explanation e = explanation(row_of({.forward_us = 10'000, .bytes = 100e6, .flops = .1e9}, 10));
+  e.server.streamed = {14, 40'000'000, 5e9};
+  e.sentences = sentences_of(e);
+  EXPECT_EQ(e.sentences[0].text,
+            "decode is bound by the disk: each pass reads 14 layers, 40.0 MB, which 5.00 GB/s bring to 125 tokens a "
+            "second; measured 100 (80 %)");
+  EXPECT_EQ(e.sentences[0].evidence["predicted_tokens_per_s"], 125);
+  EXPECT_EQ(sentence(e, "neither roof"), "");
+  e.server.streamed.bytes_per_s = 10e9;  // the disk could do more than twice as many
+  e.sentences = sentences_of(e);
+  EXPECT_EQ(sentence(e, "by the disk"), "");
+  EXPECT_NE(sentence(e, "neither roof"), "");
+}
+
 TEST(ExplainWords, NeitherRoofSaysWhatIsLost) {
   const Explanation e = explanation(row_of({.bytes = 80e6, .flops = .1e9}, 5));
   EXPECT_EQ(e.sentences[0].text,
@@ -406,6 +422,7 @@ TEST(ExplainRun, ReadsAStoredRunAndItsRoofs) {
               {"model", {{"path_basename", "m"}, {"kv_type", "int8"}, {"weight_type", "Q4_1"}}},
               {"settings",
                {{"settings", {{"threads", {{"value", ""}}}}},
+                {"weight_stream", {{"layers", 3}, {"pass_bytes", 1000}, {"predicted_bytes_per_s", 2e9}}},
                 {"tuning", {{{"type", "q4_1"}, {"row_cost", {1, 1.5}}}}}}},
               {"results", {{"preemptions", 0}, {"refused", 0}}}};
   run.steps = row_of({.bytes = 186e6, .flops = .1e9}, 10);
@@ -417,6 +434,9 @@ TEST(ExplainRun, ReadsAStoredRunAndItsRoofs) {
   ASSERT_TRUE(e) << e.error().message;
   EXPECT_EQ(e->server.threads, 2u);
   EXPECT_EQ(e->server.row_cost.size(), 2u);
+  EXPECT_EQ(e->server.streamed.layers, 3u);
+  EXPECT_EQ(e->server.streamed.pass_bytes, 1000u);
+  EXPECT_EQ(e->server.streamed.bytes_per_s, 2e9);
   EXPECT_EQ(e->in_use.bytes_per_s, 20e9);
   EXPECT_EQ(e->in_use.ops_per_s, 400e9);
   EXPECT_EQ(e->roofs_source, "told by the server");

@@ -87,11 +87,34 @@ class Writer {
     out_.push_back({std::move(text), true, std::move(flag), std::move(evidence)});
   }
 
+  // Where layers are read in every pass, and that is what these steps took. False: it is not.
+  bool say_disk(const StepGroup& g, const std::string& who) {
+    const StreamedWeights& w = e_.server.streamed;
+    if (w.pass_bytes == 0 || w.bytes_per_s <= 0) return false;
+    const auto steps = static_cast<double>(g.steps);
+    const double allowed = w.bytes_per_s / static_cast<double>(w.pass_bytes), made = steps / g.forward_s;
+    if (made < kNearRoof * allowed) return false;
+    const double tokens = static_cast<double>(g.tokens()) / steps;
+    say(fmt::format("{} is bound by the disk: each pass reads {} layers, {} MB, which {} GB/s bring to {} tokens "
+                    "a second; measured {} ({:.0f} %)",
+                    who, w.layers, three_digits(static_cast<double>(w.pass_bytes) * 1e-6),
+                    three_digits(giga(w.bytes_per_s)), three_digits(tokens * allowed),
+                    three_digits(tokens * made), percent(made / allowed)),
+        {{"steps", g.steps},
+         {"layers", w.layers},
+         {"pass_bytes", w.pass_bytes},
+         {"disk_bytes_per_s", w.bytes_per_s},
+         {"predicted_tokens_per_s", tokens * allowed},
+         {"measured_tokens_per_s", tokens * made}});
+    return true;
+  }
+
   void say_bound(StepKind kind) {
     const StepGroup& g = e_.steps.of(kind);
     if (g.steps < kEnough || g.forward_s <= 0) return;
     const std::string name(kStepKindNames[static_cast<size_t>(kind)]);
     const std::string who = kind == StepKind::kMixed ? "prefill beside decode" : name;
+    if (say_disk(g, who)) return;
     if (e_.in_use.bytes_per_s <= 0) {
       say(fmt::format(
               "{}: {} steps, {} GB/s and {} Gop/s of the pass; what bounds it cannot be said without roofs",

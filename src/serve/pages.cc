@@ -107,6 +107,21 @@ PageResult page_tokenizer_info(const Desk& desk) {
   return right(w.take());
 }
 
+// What passes read from a file: foreseen at load, and seen since.
+void write_weight_stream(openai::Writer& w, const engine::WeightStreamStats& s) {
+  w.key("weight_stream");
+  if (s.layers == 0) {
+    w.null();
+    return;
+  }
+  w.begin_object().key("layers").value(s.layers).key("pass_bytes").value(s.pass_bytes);
+  w.key("predicted_bytes_per_s");
+  s.predicted_bytes_per_s > 0 ? w.value(s.predicted_bytes_per_s) : w.null();
+  w.key("measured_bytes_per_s");
+  s.read_s > 0 ? w.value(static_cast<double>(s.read_bytes) / s.read_s) : w.null();
+  w.end_object();
+}
+
 PageResult page_settings(const Desk& desk) {
   openai::Writer w;
   w.begin_object().key("settings").begin_object();
@@ -120,6 +135,7 @@ PageResult page_settings(const Desk& desk) {
     w.end_array().end_object();
   }
   w.end_array();
+  write_weight_stream(w, desk.backend.engine->stats().weight_stream);
   write_roofs(w, desk.settings.roofs);
   w.end_object();
   return right(w.take());

@@ -86,7 +86,7 @@ def test_refusals(tmp_path):
 
 
 def test_examples_are_read():
-    assert [e.stem for e in EXAMPLES] == ["kv-types", "ladder", "one-at-a-time", "speculation-copy", "speculation-draft", "speculation-free", "weights-stream"]
+    assert [e.stem for e in EXAMPLES] == ["kv-types", "ladder", "one-at-a-time", "prefix-source", "speculation-copy", "speculation-draft", "speculation-free", "weights-stream"]
     for example in EXAMPLES:  # the flags that stand behind the file are looked at last
         refused(66, "ablate", example, ROOT / "none.gguf", says="none.gguf")
 
