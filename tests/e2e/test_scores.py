@@ -139,7 +139,7 @@ def test_prompt_logprobs(server, reference):
 @sanitizer
 def test_a_client_that_leaves_gives_everything_back(server):
     with server.wire() as wire:
-        wire.request("POST", "/v1/completions", {"model": server.model, "prompt": PROMPTS, "n": 4, "echo": True, "logprobs": 20, "ignore_eos": True})
+        wire.request("POST", "/v1/completions", {"model": server.model, "prompt": PROMPTS, "n": 4, "echo": True, "logprobs": 20, "max_tokens": 500, "ignore_eos": True})
         eventually(lambda: server.metrics()["vllm:num_requests_running"] > 0, "it runs")
         wire.reset()
     server.at_rest()
