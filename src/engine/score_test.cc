@@ -1,6 +1,7 @@
 // Scoring through a KV cache on a tiny real model: the same bits as one pass, forks, faults that must show.
 #include "engine/score.h"
 
+#include "engine/hand_test_support.h"
 #include "engine/memory.h"
 
 #include <gtest/gtest.h>
@@ -11,8 +12,6 @@
 
 namespace tally::engine {
 namespace {
-
-constexpr const char* kModel = "tests/golden/tiny/tiny-q-q4_0.gguf";
 
 std::vector<TokenId> ids_of(size_t n, uint32_t seed) {
   std::vector<TokenId> ids;
