@@ -132,7 +132,7 @@ TEST(Metrics, WhatOthersReadIsThere) {
             "vllm:cache_config_info lacks the label nothing");
   for (const MetricRow& row : kMetrics)
     EXPECT_NE(page.find("# TYPE " + std::string(row.name) + " "), std::string::npos) << row.name;
-  EXPECT_NE(page.find("\nllamacpp:requests_processing 0\n"), std::string::npos) << "no labels";
+  EXPECT_NE(page.find("\nllamacpp:requests_processing "), std::string::npos) << "no labels";
   EXPECT_NE(page.find("\nvllm:gpu_cache_usage_perc{model_name=\"tiny\",engine=\"0\"} "), std::string::npos);
 }
 
