@@ -400,16 +400,20 @@ void Connection::tick(int64_t now_us) {
   }
   if (phase_ == Phase::kRunning && exchange_->promised_ &&
       now_us - std::max(event_us_, exchange_->shortcut_.sent_us()) >=
-          int64_t{hub_.limits.heartbeat_ms} * 1000) {
-    exchange_->shortcut_.close();
-    if (exchange_->committed_)
-      add_chunk(*exchange_, "\n");
-    else
-      commit(*exchange_);
-    event_us_ = now_us;
-    write();
-  }
+          int64_t{hub_.limits.heartbeat_ms} * 1000)
+    beat(now_us);
   if (phase_ == Phase::kRunning && !reading_ && peer_has_hung_up()) leave();
+}
+
+// Something for a client, and what is between, that waits for the next event.
+void Connection::beat(int64_t now_us) {
+  event_us_ = now_us;
+  if (!exchange_->shortcut_.close()) return;  // an event is coming
+  if (exchange_->committed_)
+    add_chunk(*exchange_, "\n");
+  else
+    commit(*exchange_);
+  write();
 }
 
 bool Connection::peer_has_hung_up() {

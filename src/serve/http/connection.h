@@ -110,6 +110,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void leave();
   void linger();
   const char* overdue(int64_t now_us) const;
+  void beat(int64_t now_us);
   bool peer_has_hung_up();
 
   Hub& hub_;

@@ -10,6 +10,7 @@
 namespace tally::serve::http {
 
 std::optional<Shortcut::Rest> Shortcut::send(std::string events) {
+  if (events.empty()) return std::nullopt;  // an empty chunk would be the last
   const std::lock_guard lock(mutex_);
   if (socket_ < 0) {
     ++on_way_;
@@ -39,9 +40,10 @@ void Shortcut::arrived() {
   --on_way_;
 }
 
-void Shortcut::close() {
+bool Shortcut::close() {
   const std::lock_guard lock(mutex_);
   socket_ = -1;
+  return on_way_ == 0;
 }
 
 }  // namespace tally::serve::http

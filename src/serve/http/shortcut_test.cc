@@ -49,6 +49,7 @@ TEST(Shortcut, WritesWhileItIsOpen) {
   s.open(pair.ends[0], true);
   EXPECT_FALSE(s.send("one"));
   EXPECT_FALSE(s.send("twelve bytes"));
+  EXPECT_FALSE(s.send("")) << "nothing to say ends no answer";
   EXPECT_EQ(pair.read(), "3\r\none\r\nc\r\ntwelve bytes\r\n");
   EXPECT_GT(s.sent_us(), 0);
   s.open(pair.ends[0], false);
@@ -89,6 +90,11 @@ TEST(Shortcut, AFullSocketHandsOverWhatItDidNotTake) {
   ASSERT_TRUE(rest);
   EXPECT_TRUE(rest->framed);
   EXPECT_TRUE(s.send("next")->bytes == "next") << "and so is what follows";
+  EXPECT_FALSE(s.close()) << "a heartbeat now would fall into the chunk";
+  s.arrived();
+  EXPECT_FALSE(s.close());
+  s.arrived();
+  EXPECT_TRUE(s.close());
   EXPECT_EQ(pair.read_all() + rest->bytes, sent);
 }
 
