@@ -72,7 +72,7 @@ Loop::Loop(Parts parts)
 }
 
 Loop::~Loop() {
-  fail_all();
+  end_all(Finish::kInternal);
   room_->close();
 }
 
@@ -80,6 +80,8 @@ void Loop::stop(int64_t deadline_us) {
   const std::lock_guard lock(mailbox_->mutex);
   stop_deadline_us_ = stopping_ ? std::min(stop_deadline_us_, deadline_us) : deadline_us;
   stopping_ = true;
+  // A pass over a slow disk can take longer than anybody waits for the end.
+  if (stop_deadline_us_ <= base::now_us()) parts_.model->give_up_stream();
   mailbox_->attention = true;
   mailbox_->wake.notify_one();
 }
@@ -112,9 +114,13 @@ base::Result<void> Loop::run() {
   try {
     while (wait_for_work()) {
       if (!step()) nap();
+      if (fault_ && is_past_stop()) {
+        end_all(Finish::kShutdown);
+        return {};
+      }
       if (fault_) {
         base::log_error("engine: weights cannot be read any more: {}", fault_->message);
-        fail_all();
+        end_all(Finish::kInternal);
         return *fault_;
       }
     }
@@ -123,8 +129,13 @@ base::Result<void> Loop::run() {
   } catch (const std::exception& e) {
     base::log_error("engine: a step failed: {}", e.what());
   }
-  fail_all();
+  end_all(Finish::kInternal);
   return base::Error{base::ErrorCode::kInternal, "the engine failed: a step could not be computed"};
+}
+
+bool Loop::is_past_stop() const {
+  const std::lock_guard lock(mailbox_->mutex);
+  return stopping_ && base::now_us() >= stop_deadline_us_;
 }
 
 // Cancels, and the end of a drain. Requires: mailbox_->mutex is held.
@@ -472,21 +483,21 @@ void Loop::end_beam(BeamFamily& beams, Finish finish, const Receipt& receipt, in
   to_notify_.insert(to_notify_.end(), beams.streams().begin(), beams.streams().end());
 }
 
-void Loop::fail_all() {
+void Loop::end_all(Finish why) {
   const std::lock_guard lock(mailbox_->mutex);
   failed_ = true;
   for (const auto& [seq, sequence] : sequences_) {
     sequence->receipt.last_us = base::now_us();
     if (sequence->beams && sequence->beams->leave(sequence->receipt)) {
-      sequence->beams->finish(Finish::kInternal, base::now_us());
+      sequence->beams->finish(why, base::now_us());
       for (const auto& stream : sequence->beams->streams()) stream->notify();
     } else if (sequence->stream) {
-      sequence->stream->end(Finish::kInternal, sequence->receipt);
+      sequence->stream->end(why, sequence->receipt);
       sequence->stream->notify();
     }
   }
   sequences_.clear();
-  account_.totals.failed = true;
+  account_.totals.failed = why == Finish::kInternal;
   publish(base::now_us());
 }
 

@@ -152,7 +152,8 @@ class Loop final : public Engine {
   void note_scheduled(Sequence& sequence, int64_t now_us);
   void end_beam(BeamFamily& beams, Finish finish, const Receipt& receipt, int64_t now_us);
   void end(SeqId seq, sched::EndReason reason, int64_t now_us);
-  void fail_all();
+  void end_all(Finish why);
+  bool is_past_stop() const;
   void count_blocks(Stats& totals) const;
   void publish(int64_t now_us);
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <thread>
 
 namespace tally::engine {
 namespace {
@@ -107,6 +108,29 @@ TEST_F(WeightStream, AFileThatIsCutUnderItEndsTheEngine) {
   EXPECT_TRUE(drain(*submitted.streams[0], answer));
   EXPECT_EQ(answer.finish, Finish::kInternal);
   EXPECT_TRUE((*engine)->stats().failed);
+}
+
+// X3: whoever wants the end at once does not wait for a pass over the disk, and it is not an error.
+TEST_F(WeightStream, AnEndAtOnceEndsThePass) {
+  LoadRequest r = request("stream");
+  r.settings.memory_bytes = plan_memory(request("memory")).value().total_bytes - (uint64_t{40} << 20);
+  for (const size_t begun : {0u, 1u, 4u}) {
+    base::Accounts accounts(r.settings.memory_bytes);
+    auto engine = load_engine(r, accounts);
+    ASSERT_TRUE(engine) << engine.error().message;
+    auto submitted = (*engine)->submit(greedy(prompt(20, 7), 90));
+    ASSERT_FALSE(submitted.streams.empty());
+    std::thread loop([&] { EXPECT_TRUE((*engine)->run()); });
+    Answer answer;
+    bool ended = false;
+    while (!ended && answer.ids.size() < begun) ended = drain(*submitted.streams[0], answer);
+    EXPECT_FALSE(ended);
+    (*engine)->stop(0);
+    loop.join();
+    EXPECT_TRUE(drain(*submitted.streams[0], answer));
+    EXPECT_EQ(answer.finish, Finish::kShutdown) << begun;
+    EXPECT_FALSE((*engine)->stats().failed);
+  }
 }
 
 }  // namespace

@@ -11,10 +11,12 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 namespace tally::model {
 namespace {
 
+namespace fs = std::filesystem;
 using base::DirectFile;
 using base::Error;
 using base::ErrorCode;
@@ -43,17 +45,23 @@ Error io_error(const std::string& path, std::string_view what) {
                                       std::strerror(errno))};
 }
 
-// A file that is removed unless it was kept.
+// What is not there unless it was kept: it has no name until then, so that nothing is left of it even if the
+// process is killed. Where the file system wants a name, it has another one until then.
 class Draft {
  public:
   explicit Draft(const std::string& path)
-      : path_(path), fd_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)) {}
+      : path_(path),
+        draft_path_(fmt::format("{}.{}", path, ::getpid())),
+        fd_(::open((fs::path(path).parent_path() / ".").c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0600)),
+        has_name_(fd_ < 0) {
+    if (has_name_) fd_ = ::open(draft_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  }
   Draft(const Draft&) = delete;
   Draft& operator=(const Draft&) = delete;
   ~Draft() {
     if (fd_ < 0) return;
     ::close(fd_);
-    if (!is_kept_) ::unlink(path_.c_str());
+    if (has_name_) ::unlink(draft_path_.c_str());
   }
   bool is_open() const { return fd_ >= 0; }
   uint64_t free_bytes() const {
@@ -69,15 +77,25 @@ class Draft {
     }
     return true;
   }
-  bool keep_as(const std::string& path) {
-    is_kept_ = ::fsync(fd_) == 0 && std::rename(path_.c_str(), path.c_str()) == 0;
-    return is_kept_;
+  bool keep() {
+    if (::fsync(fd_) != 0 || !take_name()) return false;
+    has_name_ = std::rename(draft_path_.c_str(), path_.c_str()) != 0;
+    return !has_name_;
   }
 
  private:
-  std::string path_;
+  // A link takes no other's place, a renamed file does: so both.
+  bool take_name() {
+    if (has_name_) return true;
+    const std::string open_file = fmt::format("/proc/self/fd/{}", fd_);
+    ::unlink(draft_path_.c_str());  // of a killed process
+    has_name_ = ::linkat(AT_FDCWD, open_file.c_str(), AT_FDCWD, draft_path_.c_str(), AT_SYMLINK_FOLLOW) == 0;
+    return has_name_;
+  }
+
+  const std::string path_, draft_path_;
   int fd_;
-  bool is_kept_ = false;
+  bool has_name_;
 };
 
 }  // namespace
@@ -112,7 +130,7 @@ Result<std::optional<LayerFile>> LayerFile::open(const std::string& path, const 
 
 Result<LayerFile> LayerFile::make(const std::string& path, const Shape& shape, const Pack& pack) {
   LayerFile file(shape);
-  Draft draft(fmt::format("{}.{}", path, ::getpid()));
+  Draft draft(path);
   if (!draft.is_open()) return io_error(path, "cannot be made");
   const uint64_t bytes = shape.slice_bytes.empty() ? file.header_bytes()
                                                    : file.offset_.back() + shape.slice_bytes.back();
@@ -129,7 +147,7 @@ Result<LayerFile> LayerFile::make(const std::string& path, const Shape& shape, c
   Header header{.slices = file.slices(), .fingerprint = shape.fingerprint};
   header.hash = seal(header, file.hash_);
   if (!draft.write(std::as_bytes(std::span(&header, 1)), 0) ||
-      !draft.write(std::as_bytes(std::span(file.hash_)), sizeof(header)) || !draft.keep_as(path))
+      !draft.write(std::as_bytes(std::span(file.hash_)), sizeof(header)) || !draft.keep())
     return io_error(path, "cannot be written");
   TALLY_TRY(file.file_, DirectFile::open(path));
   return file;

@@ -4,7 +4,7 @@
 //
 //   file = header and a checksum for each slice, padded to 4,096 bytes | slice 0 | slice 1 | ...
 //
-// A slice is the matrices of one layer, padded to 4,096 bytes. Under another name until it is whole.
+// A slice is the matrices of one layer, padded to 4,096 bytes. The file has its name once it is whole.
 
 #include "base/direct_file.h"
 #include "base/result.h"

@@ -90,6 +90,14 @@ void LayerRing::end_pass() {
   room_.notify_all();
 }
 
+void LayerRing::give_up() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!fault_) fault_ = base::Error{base::ErrorCode::kUnavailable, "reading layers was given up"};
+  }
+  filled_.notify_all();
+}
+
 uint64_t LayerRing::pass_bytes() const {
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < file_.slices(); ++i) bytes += file_.slice_bytes(i);

@@ -47,6 +47,9 @@ class LayerRing {
   // The pass is over: the next begins with turn 0.
   void end_pass();
 
+  // From any thread: reads that have not begun never will, which is a fault. Who is in enter() waits for those
+  // under way.
+  void give_up();
   std::optional<base::Error> fault() const;
   RingStats stats() const;
   const LayerFile& file() const { return file_; }

@@ -4,8 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -87,6 +90,33 @@ TEST_F(LayerFiles, AFailedPackLeavesNothing) {
   EXPECT_TRUE(fs::is_empty(directory_));
 }
 
+// X1, X6: who is killed while it makes the file leaves none, and is in nobody's way.
+TEST_F(LayerFiles, AKilledMakerLeavesNothing) {
+  const int nameless = ::open(directory_.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0600);
+  if (nameless >= 0) ::close(nameless);
+  const pid_t maker = ::fork();
+  ASSERT_GE(maker, 0);
+  if (maker == 0) {
+    const std::vector<std::byte> bytes(3 * kPage);
+    const auto killed = LayerFile::make(path(), shape(3), [&](uint32_t slice) -> base::Result<std::span<const std::byte>> {
+      if (slice == 2) ::raise(SIGKILL);
+      return std::span(bytes).first(shape(3).slice_bytes[slice]);
+    });
+    ::_exit(killed ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(maker, &status, 0), maker);
+  ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  const auto left = [&] { return std::distance(fs::directory_iterator(directory_), {}); };
+  EXPECT_EQ(left(), nameless >= 0 ? 0 : 1);
+  std::ofstream(path() + "." + std::to_string(::getpid())) << "of a process that had this number";
+  ASSERT_TRUE(make(shape(5)));
+  ASSERT_TRUE(make(shape(4))) << "in its place";
+  const auto again = LayerFile::open(path(), shape(4));
+  EXPECT_TRUE(again && again->has_value());
+  EXPECT_EQ(left(), nameless >= 0 ? 1 : 2);
+}
+
 TEST_F(LayerFiles, WhatIsNotThereCannotBeMade) {
   const auto failed = LayerFile::make((directory_ / "none" / "weights").string(), shape(2), {});
   ASSERT_FALSE(failed);
@@ -154,6 +184,22 @@ TEST_F(LayerFiles, DamageInAPassEndsIt) {
               std::string::npos)
         << ring.fault()->message;
   }
+}
+
+TEST_F(LayerFiles, WhoWaitsIsLetGoWhenReadsAreGivenUp) {
+  auto file = make(shape(6));
+  ASSERT_TRUE(file);
+  const uint64_t slot = 3 * kPage;
+  const base::Arena memory = accounts_.reserve(base::Account::kWeights, "ring", 3 * slot).value();
+  LayerRing ring(std::move(*file), {memory.data(), memory.size()}, slot);
+  for (uint32_t turn = 0; turn < 3; ++turn) ASSERT_TRUE(ring.enter(turn));
+  std::thread other([&] { ring.give_up(); });
+  EXPECT_FALSE(ring.enter(3)) << "no slot was left, so that it cannot have been read";
+  other.join();
+  ring.end_pass();
+  EXPECT_FALSE(ring.enter(0));
+  ASSERT_TRUE(ring.fault());
+  EXPECT_EQ(ring.fault()->code, base::ErrorCode::kUnavailable);
 }
 
 // Law 1: where the weights are changes no bit, however many of the layers are read.

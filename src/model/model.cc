@@ -249,6 +249,10 @@ std::optional<base::Error> Model::stream_fault() const {
   return ring == nullptr ? std::nullopt : ring->fault();
 }
 
+void Model::give_up_stream() {
+  if (LayerRing* ring = state_->weights.ring()) ring->give_up();
+}
+
 struct Blueprint::State {
   ModelSpec spec;
   WeightPlan plan;  // entries without their tensors
