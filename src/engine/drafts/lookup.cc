@@ -54,8 +54,9 @@ Proposal Lookup::propose(const Ask& ask) {
 }
 
 void Lookup::observe(uint32_t seat, std::span<const TokenId> known, bool begins) {
+  if (known.empty()) return;  // who takes the seat next clears it: others wait for the end of who leaves
   if (begins) seats_[seat].clear();
-  if (!known.empty()) seats_[seat].extend(known);
+  seats_[seat].extend(known);
 }
 
 }  // namespace tally::engine

@@ -125,6 +125,7 @@ TEST(Lookup, SeatsKnowNothingOfEachOther) {
   EXPECT_EQ(into, ids({3}));
   EXPECT_EQ(bed.lookup.propose({.seat = 1, .known = b, .into = into}).count, 1u);
   EXPECT_EQ(into, ids({4}));
+  bed.lookup.observe(0, {}, true);
   bed.lookup.observe(0, b, true);  // another sequence takes the seat
   EXPECT_EQ(bed.lookup.propose({.seat = 0, .known = b, .into = into}).count, 1u);
   EXPECT_EQ(into, ids({4}));

@@ -53,17 +53,18 @@ void write_chat_logprobs(Writer& w, const std::vector<LogprobEntry>& entries) {
 
 void write_completion_logprobs(Writer& w, const PromptPart* prompt,
                                const std::vector<LogprobEntry>& entries) {
-  const auto list = [&](const char* name, bool tops, const std::function<void(const LogprobEntry&)>& write) {
+  const auto list = [&](const char* name, EchoPart part, const std::function<void(const LogprobEntry&)>& write) {
     w.key(name).begin_array();
-    if (prompt) prompt->each_echoed(tops, write);
+    if (prompt) prompt->each_echoed(part, write);
     for (const LogprobEntry& entry : entries) write(entry);
     w.end_array();
   };
   w.begin_object();
-  list("tokens", false, [&](const LogprobEntry& e) { w.value(e.token); });
-  list("token_logprobs", false, [&](const LogprobEntry& e) { e.logprob ? w.logprob(*e.logprob) : w.null(); });
-  list("top_logprobs", true, [&](const LogprobEntry& e) { write_top_dictionary(w, e); });
-  list("text_offset", false, [&](const LogprobEntry& e) { w.value(e.text_offset); });
+  list("tokens", EchoPart::kToken, [&](const LogprobEntry& e) { w.value(e.token); });
+  list("token_logprobs", EchoPart::kLogprob,
+       [&](const LogprobEntry& e) { e.logprob ? w.logprob(*e.logprob) : w.null(); });
+  list("top_logprobs", EchoPart::kTop, [&](const LogprobEntry& e) { write_top_dictionary(w, e); });
+  list("text_offset", EchoPart::kOffset, [&](const LogprobEntry& e) { w.value(e.text_offset); });
   w.end_object();
 }
 

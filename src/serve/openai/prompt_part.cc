@@ -15,22 +15,27 @@ sample::Score PromptPart::score_of(size_t position) const {
   return score;
 }
 
-void PromptPart::each_echoed(bool tops, const std::function<void(const LogprobEntry&)>& visit) const {
+void PromptPart::fill_scores(EchoPart part, size_t position, LogprobEntry& entry) const {
+  const sample::Score score = score_of(position);
+  entry.logprob = score.logprob;
+  if (part != EchoPart::kTop) return;
+  const size_t shown = std::min<size_t>(score.top_count, static_cast<size_t>(wanted_.echoed));
+  for (size_t t = 0; t < shown; ++t)
+    entry.top.emplace_back(tokenizer_.bytes_with_special(score.top[t].id), score.top[t].logprob);
+}
+
+void PromptPart::each_echoed(EchoPart part, const std::function<void(const LogprobEntry&)>& visit) const {
   if (wanted_.echoed < 0) return;
+  const bool is_scored = part == EchoPart::kLogprob || part == EchoPart::kTop;
   CodePoints offset;
   bool drops_space = tokenizer_.adds_space_prefix();  // which the text did not have
   for (size_t i = 0; i < ids_.size(); ++i) {
     LogprobEntry entry;
-    entry.token = tokenizer_.bytes_with_special(ids_[i]);
+    if (part == EchoPart::kToken || part == EchoPart::kTop) entry.token = tokenizer_.bytes_with_special(ids_[i]);
+    if (is_scored && i > 0) fill_scores(part, i, entry);
     entry.text_offset = offset.count();
-    if (i > 0) {
-      const sample::Score score = score_of(i);
-      entry.logprob = score.logprob;
-      const size_t shown = tops ? std::min<size_t>(score.top_count, static_cast<size_t>(wanted_.echoed)) : 0;
-      for (size_t t = 0; t < shown; ++t)
-        entry.top.emplace_back(tokenizer_.bytes_with_special(score.top[t].id), score.top[t].logprob);
-    }
     visit(entry);
+    if (part != EchoPart::kOffset) continue;
     std::string_view bytes = tokenizer_.bytes(ids_[i]);
     if (drops_space && !bytes.empty()) {
       drops_space = false;

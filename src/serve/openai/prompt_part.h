@@ -7,11 +7,15 @@
 #include "text/tokenizer.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 
 namespace tally::serve::openai {
+
+// What of an echoed token's entry is read: a shape with a list for each of them asks for one at a time.
+enum class EchoPart : uint8_t { kToken, kLogprob, kTop, kOffset };
 
 class PromptPart {
  public:
@@ -24,14 +28,16 @@ class PromptPart {
              std::shared_ptr<const engine::Stream> stream, Wanted wanted)
       : ids_(ids), tokenizer_(tokenizer), stream_(std::move(stream)), wanted_(wanted) {}
 
-  // Each echoed token in turn; none if they are not told. `tops`: with its best ones.
-  void each_echoed(bool tops, const std::function<void(const LogprobEntry&)>& visit) const;
+  // Each echoed token in turn, its entry filled as far as `part` takes; none if they are not told. kTop is the
+  // best ones, with the token itself and its log-probability.
+  void each_echoed(EchoPart part, const std::function<void(const LogprobEntry&)>& visit) const;
   // vLLM's list over all tokens, if it is wanted: null, then {"<id>": {logprob, rank, decoded_token}}.
   bool is_listed() const { return wanted_.listed >= 0; }
   void write_list(Writer& w) const;
 
  private:
   sample::Score score_of(size_t position) const;
+  void fill_scores(EchoPart part, size_t position, LogprobEntry& entry) const;
 
   const std::span<const TokenId> ids_;
   const text::Tokenizer& tokenizer_;
