@@ -77,6 +77,7 @@ bool matches(const std::string& text) {
   return letters >= 2 && letters <= 4 && (rest == "0x" || rest == "11x");
 }
 constexpr const char* kPattern = "[a-f]{2,4}(0|11)x";
+constexpr const char* kForced = "(x|y)every word of it is forced[,:]";
 
 TEST(Constraints, EverySeedKeepsToThem) {
   Bed bed;
@@ -163,7 +164,7 @@ TEST(Constraints, DraftsChangeNothing) {
   load.settings.policy.speculate = "lookup";
   load.row_prices_us = {100, 100};
   Bed drafts(load);
-  for (const char* pattern : {"(ab|abc){3,20}x", "([ab]{3}c?){2,9}", "(abcd){9}", "(x|y)every word of it is forced[.]", kPattern}) {
+  for (const char* pattern : {"(ab|abc){3,20}x", "([ab]{3}c?){2,9}", "(abcd){9}", kForced, kPattern}) {
     for (uint64_t seed = 1; seed <= 6; ++seed) {
       Request a = constrained(off.compile(pattern), seed, 60), b = constrained(drafts.compile(pattern), seed, 60);
       for (Request* r : {&a, &b}) {
@@ -178,6 +179,28 @@ TEST(Constraints, DraftsChangeNothing) {
   EXPECT_GT(drafts.hand.engine->stats().speculation.accepted, 20u);
   EXPECT_LT(drafts.hand.engine->stats().speculation.accepted,
             drafts.hand.engine->stats().speculation.drafted);
+}
+
+// Looking ahead only saves time: where it takes too much, the sequence goes on without, to the same answer.
+TEST(Constraints, LookingAheadForTooLongChangesNothing) {
+  LoadRequest load = with_end();
+  Bed off(load);
+  load.settings.policy.speculate = "lookup";
+  load.row_prices_us = {100, 100};
+  sample::ConstraintLimits hasty;
+  hasty.ahead_us = -1;
+  Bed looks(load), gives_up(load, hasty);
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    const auto wanted = off.hand.run({constrained(off.compile(kForced), seed)});
+    EXPECT_EQ(wanted.at(0).finish, Finish::kStop);
+    EXPECT_EQ(looks.hand.run({constrained(looks.compile(kForced), seed)}), wanted) << seed;
+    EXPECT_EQ(gives_up.hand.run({constrained(gives_up.compile(kForced), seed)}), wanted) << seed;
+  }
+  const auto forced = [](const Bed& bed) {
+    return bed.hand.engine->stats().speculation.by[static_cast<size_t>(DraftSource::kConstraint)].drafted;
+  };
+  EXPECT_GT(forced(looks), 0u) << "there was something to see";
+  EXPECT_EQ(forced(gives_up), 0u);
 }
 
 TEST(Constraints, CutIsLengthAndTheEndComesWhereNothingElseCan) {

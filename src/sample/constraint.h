@@ -50,6 +50,7 @@ struct ConstraintLimits {
   size_t forget_bytes = size_t{64} << 10;    // by so much it grows until it forgets again
   uint32_t matchers = 64;                    // how many there may be at once, by who uses this
   int64_t step_us = 50'000;                  // of one matcher before one token, as its thread runs
+  int64_t ahead_us = 2'000;                  // the same to look ahead, which only saves time
   // What all of it together may come to.
   size_t room_bytes() const { return compile_bytes + held_bytes + matchers * matcher_bytes; }
 };
@@ -115,7 +116,8 @@ class ConstraintMatcher {
   bool follow(std::span<const TokenId> generated, std::span<const TokenId> stop_ids = {},
               std::span<const TokenId> drafts = {});
   // How the text that must come behind `generated` may be cut into tokens: a guess, of as many as `into` has
-  // room for. Returns how many; 0 where more than one text may come. allowed() does not hold behind it.
+  // room for. Returns how many; 0 where more than one text may come. allowed() does not hold behind it. Where
+  // looking takes too much it is dead, though another that follows the same need not be.
   size_t forced(std::span<const TokenId> generated, std::span<TokenId> into);
   // Of the last follow(): bit i % 32 of word i / 32 is set if id i may come next.
   std::span<const uint32_t> allowed() const;

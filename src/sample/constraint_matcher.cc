@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
+#include <utility>
 
 // Makes XGrammar forget what only going back by more than `tokens_kept` would need (cmake/xgrammar).
 extern "C" void tally_xgrammar_forget(xgrammar::GrammarMatcher* matcher, size_t tokens_kept);
@@ -44,6 +45,7 @@ struct ConstraintMatcher::State {
   size_t blanks_at_end(size_t most) const;
   void bound_blanks();
   bool catch_up(const Text& text);
+  bool stand_behind(const Text& text);
   bool follow(const Text& text);
   int64_t bytes() const {
     return static_cast<int64_t>(sizeof(State) + allowed.capacity() * sizeof(uint32_t) +
@@ -149,6 +151,12 @@ bool ConstraintMatcher::State::catch_up(const Text& text) {
   return is_allowed;
 }
 
+bool ConstraintMatcher::State::stand_behind(const Text& text) {
+  if (!catch_up(text)) return false;
+  const Meter::Running running(meter);
+  return followed.size() == text.size() || accept(text[followed.size()]);
+}
+
 bool ConstraintMatcher::State::follow(const Text& text) {
   bool is_allowed = catch_up(text);
   const Meter::Running running(meter);
@@ -190,11 +198,10 @@ size_t ConstraintMatcher::forced(std::span<const TokenId> generated, std::span<T
   if (s.dead) return 0;
   size_t count = 0;
   try {
-    const Text text{generated, {}};
-    bool is_allowed = s.catch_up(text);
+    if (!s.stand_behind({generated, {}})) return 0;
+    const int64_t step_us = std::exchange(s.meter.cpu_us_max, s.constraint->state().limits.ahead_us);
     const Meter::Running running(s.meter);
-    if (is_allowed && s.followed.size() < text.size()) is_allowed = s.accept(text[s.followed.size()]);
-    if (!is_allowed) return 0;
+    s.meter.cpu_us_max = step_us;  // of the runs after this one
     for (const int32_t id : s.matcher->FindJumpForwardTokens())
       if (count < into.size()) into[count++] = TokenId{id};
   } catch (const std::exception&) {

@@ -233,6 +233,22 @@ TEST(Constraint, TellsTheTextThatMustCome) {
   EXPECT_TRUE(std::ranges::equal(matcher.allowed(), fresh.allowed()));
 }
 
+TEST(Constraint, WhatLookedAheadForTooLongIsDead) {
+  ConstraintLimits limits;
+  limits.ahead_us = -1;
+  ConstraintCompiler compiler(vocabulary(), limits, {});
+  const auto constraint = compiled(compiler, Kind::kRegex, "no, I am certain[.!]");
+  ASSERT_NE(constraint, nullptr);
+  ConstraintMatcher matcher(constraint), other(constraint);
+  std::array<TokenId, 64> into{};
+  const std::vector<TokenId> text = {byte_token('n')};
+  EXPECT_EQ(matcher.forced(text, into), 0u);
+  EXPECT_TRUE(matcher.is_dead());
+  EXPECT_FALSE(matcher.is_full());
+  EXPECT_FALSE(matcher.follow(text));
+  EXPECT_TRUE(other.follow(text)) << "who does not look has all the time of a step";
+}
+
 TEST(Constraint, BlanksInJsonComeToAnEnd) {
   ConstraintCompiler compiler(vocabulary(), {}, {});
   const auto json = compiled(compiler, Kind::kJsonSchema,
