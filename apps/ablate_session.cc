@@ -171,12 +171,15 @@ void AblateSession::say(std::string now) {
 
 void AblateSession::look() {
   Progress progress("ablate");
+  bool came_before = false;
   while (!is_over_) {
     std::this_thread::sleep_for(kLook);
-    if (take_interrupt()) {
+    const bool came = take_interrupt();
+    if (came && !came_before) {  // those that are sent together may fall into two looks
       if (live_.stop) leave_at_once();
       live_.stop = true;
     }
+    came_before = came;
     const uint32_t total = live_.total;
     const double part = is_loading_ && total > 0 ? static_cast<double>(live_.ended) / total : 0;
     const std::lock_guard lock(mutex_);

@@ -25,6 +25,11 @@ def instructions(tokens, tmp_path):
 def test_a_decode_step_stays_within_its_budget(tmp_path):
     assert shutil.which("valgrind"), "tools/install-packages check installs it"
     short, long = 8, 72
-    step = (instructions(long, tmp_path) - instructions(short, tmp_path)) / (long - short)
+    least = {short: float("inf"), long: float("inf")}
+    for _ in range(3):  # on a loaded machine what is timed while loading is done more often: the least counts
+        least = {tokens: min(before, instructions(tokens, tmp_path)) for tokens, before in least.items()}
+        step = (least[long] - least[short]) / (long - short)
+        if BUDGET * 0.75 <= step <= BUDGET:
+            return
     assert step <= BUDGET, f"{step:.0f} instructions a step, the budget is {BUDGET}"
     assert step >= BUDGET * 0.75, f"{step:.0f} instructions a step: lower the budget of {BUDGET}"
