@@ -1,12 +1,12 @@
-// --weights stream: fits where memory does not, gives the same answers, and a disk that fails ends them clearly.
+// --weights stream: fits where memory does not, gives the same answers, and a disk that fails ends them
+// clearly.
 #include "engine/stream_plan.h"
 
 #include "base/direct_file.h"
+#include "base/temp_directory_test_support.h"
 #include "engine/hand_test_support.h"
 
 #include <gtest/gtest.h>
-
-#include <unistd.h>
 
 #include <filesystem>
 #include <thread>
@@ -20,14 +20,6 @@ constexpr const char* kSeveralLayers = "models/smollm2-135m-instruct-q4_1.gguf";
 
 class WeightStream : public ::testing::Test {
  protected:
-  WeightStream()
-      : directory_(fs::temp_directory_path() /
-                   (std::string("tally-stream-") + ::testing::UnitTest::GetInstance()->current_test_info()->name() +
-                    "-" + std::to_string(::getpid()))) {
-    fs::remove_all(directory_);
-  }
-  ~WeightStream() override { fs::remove_all(directory_); }
-
   LoadRequest request(const std::string& mode) const {
     LoadRequest r = small_request();
     r.model_path = kSeveralLayers;
@@ -35,7 +27,8 @@ class WeightStream : public ::testing::Test {
     return r;
   }
 
-  fs::path directory_;
+  const base::TempDirectory temp_;
+  const fs::path directory_ = temp_.path() / "layers";  // not there yet
 };
 
 TEST_F(WeightStream, FewestLayersThatTheBudgetAsksFor) {

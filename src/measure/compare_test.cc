@@ -1,5 +1,6 @@
 #include "measure/compare.h"
 
+#include "base/temp_directory_test_support.h"
 #include "measure/run_test_support.h"
 
 #include <gtest/gtest.h>
@@ -195,12 +196,6 @@ TEST(Compare, JsonHasEveryMetric) {
 
 class PairPathsTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "tally-pairs-XXXXXX").string();
-    home_ = ::mkdtemp(name.data());
-  }
-  void TearDown() override { fs::remove_all(home_); }
-
   std::string make(const std::string& path, const std::string& label) {
     fs::create_directories(home_ / path);
     std::ofstream(home_ / path / "run.json") << json{{"schema", 1}, {"label", label}};
@@ -210,7 +205,8 @@ class PairPathsTest : public ::testing::Test {
   base::Result<PairPaths> pair(std::vector<std::string> arguments) { return pair_paths(arguments); }
 
  private:
-  fs::path home_;
+  const base::TempDirectory temp_;
+  const fs::path home_ = temp_.path();
 };
 
 using Pairs = std::vector<std::pair<std::string, std::string>>;

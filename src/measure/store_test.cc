@@ -1,5 +1,6 @@
 #include "measure/store.h"
 
+#include "base/temp_directory_test_support.h"
 #include "measure/machine.h"
 #include "measure/run.h"
 
@@ -20,12 +21,6 @@ using StoredRun = Run;  // in a test, Run is gtest's
 
 class Store : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "tally-store-XXXXXX").string();
-    home_ = ::mkdtemp(name.data());
-  }
-  void TearDown() override { fs::remove_all(home_); }
-
   std::string home() const { return home_.string(); }
   static void write(const fs::path& path, std::string_view bytes) {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
@@ -37,7 +32,8 @@ class Store : public ::testing::Test {
   }
 
  private:
-  fs::path home_;
+  const base::TempDirectory temp_;
+  const fs::path home_ = temp_.path();
 };
 
 Run example() {

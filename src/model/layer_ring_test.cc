@@ -1,10 +1,11 @@
 // The file of packed layers and the ring that reads it: every byte in its turn, and damage is an error.
 #include "model/layer_ring.h"
+
+#include "base/temp_directory_test_support.h"
 #include "model/rig_test_support.h"
 
-#include <gtest/gtest.h>
-
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,15 +25,6 @@ constexpr size_t kPage = base::DirectFile::kAlign;
 
 class LayerFiles : public ::testing::Test {
  protected:
-  LayerFiles()
-      : directory_(fs::temp_directory_path() /
-                   (std::string("tally-layers-") + ::testing::UnitTest::GetInstance()->current_test_info()->name() +
-                    "-" + std::to_string(::getpid()))) {
-    fs::remove_all(directory_);
-    fs::create_directories(directory_);
-  }
-  ~LayerFiles() override { fs::remove_all(directory_); }
-
   std::string path() const { return (directory_ / "weights").string(); }
 
   LayerFile::Shape shape(size_t slices, uint8_t model = 1) const {
@@ -61,7 +53,8 @@ class LayerFiles : public ::testing::Test {
   }
 
   base::Accounts accounts_{uint64_t{64} << 20};
-  fs::path directory_;
+  const base::TempDirectory temp_;
+  const fs::path directory_ = temp_.path();
 };
 
 TEST_F(LayerFiles, IsFoundAgainByItsShapeAlone) {
@@ -82,9 +75,10 @@ TEST_F(LayerFiles, IsFoundAgainByItsShapeAlone) {
 }
 
 TEST_F(LayerFiles, AFailedPackLeavesNothing) {
-  const auto failed = LayerFile::make(path(), shape(2), [](uint32_t) -> base::Result<std::span<const std::byte>> {
-    return base::Error{base::ErrorCode::kBadData, "cut meanwhile"};
-  });
+  const auto failed =
+      LayerFile::make(path(), shape(2), [](uint32_t) -> base::Result<std::span<const std::byte>> {
+        return base::Error{base::ErrorCode::kBadData, "cut meanwhile"};
+      });
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.error().message, "cut meanwhile");
   EXPECT_TRUE(fs::is_empty(directory_));
@@ -98,10 +92,11 @@ TEST_F(LayerFiles, AKilledMakerLeavesNothing) {
   ASSERT_GE(maker, 0);
   if (maker == 0) {
     const std::vector<std::byte> bytes(3 * kPage);
-    const auto killed = LayerFile::make(path(), shape(3), [&](uint32_t slice) -> base::Result<std::span<const std::byte>> {
-      if (slice == 2) ::raise(SIGKILL);
-      return std::span(bytes).first(shape(3).slice_bytes[slice]);
-    });
+    const auto killed =
+        LayerFile::make(path(), shape(3), [&](uint32_t slice) -> base::Result<std::span<const std::byte>> {
+          if (slice == 2) ::raise(SIGKILL);
+          return std::span(bytes).first(shape(3).slice_bytes[slice]);
+        });
     ::_exit(killed ? 0 : 1);
   }
   int status = 0;
@@ -216,7 +211,9 @@ TEST_F(LayerFiles, StreamedWeightsGiveTheSameBits) {
         for (size_t i = 0; i < ids.size(); ++i)
           ids[i] = static_cast<int>((i * 37 + 5) % std::min(200u, rig.model().spec().vocab));
         std::vector<float> out;
-        rig.feed(ids, 7, [&](uint32_t, std::span<const float> row) { out.insert(out.end(), row.begin(), row.end()); });
+        rig.feed(ids, 7, [&](uint32_t, std::span<const float> row) {
+          out.insert(out.end(), row.begin(), row.end());
+        });
         EXPECT_EQ(rig.model().stream_stats().layers, streamed);
         EXPECT_FALSE(rig.model().stream_fault());
         return std::make_pair(out, rig.model().spec().layers);

@@ -1,10 +1,10 @@
 // Blocks through a file: the same bits as without it, across restarts, and whatever happens to the file.
 #include "engine/disk/disk_tier.h"
 
+#include "base/temp_directory_test_support.h"
 #include "engine/hand_test_support.h"
 
 #include <gtest/gtest.h>
-
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -20,16 +20,6 @@ namespace fs = std::filesystem;
 // A directory of this test alone.
 class DiskTierFiles : public ::testing::Test {
  protected:
-  DiskTierFiles()
-      : directory_(fs::temp_directory_path() /
-                   (std::string("tally-disk-") +
-                    ::testing::UnitTest::GetInstance()->current_test_info()->name() + "-" +
-                    std::to_string(::getpid()))) {
-    fs::remove_all(directory_);
-    fs::create_directories(directory_);
-  }
-  ~DiskTierFiles() override { fs::remove_all(directory_); }
-
   fs::path file() const { return fs::directory_iterator(directory_)->path(); }
 
   void flip(const fs::path& path, uint64_t at) const {
@@ -40,7 +30,8 @@ class DiskTierFiles : public ::testing::Test {
     f.put(byte);
   }
 
-  fs::path directory_;
+  const base::TempDirectory temp_;
+  const fs::path directory_ = temp_.path();
 };
 
 using SlotFiles = DiskTierFiles;
