@@ -6,9 +6,8 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 namespace tally::apps {
@@ -61,11 +60,13 @@ void print_layers(const EvalReport& report) {
       out += fmt::format("{}{} ({})", out.empty() ? "" : ", ", layer, small(c.layer_damage[layer]));
     const double sum = std::accumulate(c.layer_damage.begin(), c.layer_damage.end(), 0.0);
     fmt::print("{:<7}{:>12}{:>12}  {}\n", c.kv_type, small(sum / static_cast<double>(c.layer_damage.size())),
-               small(*std::max_element(c.layer_damage.begin(), c.layer_damage.end())), out.empty() ? "-" : out);
+               small(*std::max_element(c.layer_damage.begin(), c.layer_damage.end())),
+               out.empty() ? "-" : out);
   }
-  fmt::print("relative squared error of a layer's attention; those with more than {:g} times the mean of the others "
-             "stand out\n",
-             measure::kDamageTimes);
+  fmt::print(
+      "relative squared error of a layer's attention; those with more than {:g} times the mean of the others "
+      "stand out\n",
+      measure::kDamageTimes);
 }
 
 void print_generated(const EvalReport& report) {

@@ -10,7 +10,8 @@ inline constexpr int kInterrupted = 130;  // the exit code
 void hold_ending_signals();
 // True once one of them came, and was not taken.
 bool interrupted();
-// Takes those that came: for who counts them. Several at once (a service manager's SIGTERM and SIGHUP) are one.
+// Takes those that came: for who counts them. Several at once (a service manager's SIGTERM and SIGHUP) are
+// one.
 bool take_interrupt();
 
 }  // namespace tally::apps

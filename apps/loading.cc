@@ -166,10 +166,11 @@ base::Result<void> check_draft_model(const engine::LoadRequest& request, const t
                                                       name, policy.speculate)};
   }
   if (policy.rejection_sampling && policy.speculate != "draft") {
-    return Error{ErrorCode::kUsage,
-                 fmt::format("--speculate-verify reject: --speculate is {}, and only the guesses of draft are drawn: "
-                             "without them compare holds as many",
-                             policy.speculate)};
+    return Error{
+        ErrorCode::kUsage,
+        fmt::format("--speculate-verify reject: --speculate is {}, and only the guesses of draft are drawn: "
+                    "without them compare holds as many",
+                    policy.speculate)};
   }
   if (policy.draft_model.empty()) return {};
   TALLY_TRY(const gguf::File file, gguf::File::open(policy.draft_model));

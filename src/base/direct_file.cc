@@ -50,9 +50,9 @@ Result<void> DirectFile::read(std::span<std::byte> out, uint64_t offset) const {
     const ssize_t n = ::pread(fd_, out.data(), out.size(), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      return Error{ErrorCode::kIo, fmt::format("{}: {} bytes at {} cannot be read: {}", escape_for_log(path_),
-                                               out.size(), offset,
-                                               n == 0 ? "the file ends before" : std::strerror(errno))};
+      return Error{ErrorCode::kIo,
+                   fmt::format("{}: {} bytes at {} cannot be read: {}", escape_for_log(path_), out.size(),
+                               offset, n == 0 ? "the file ends before" : std::strerror(errno))};
     }
     out = out.subspan(static_cast<size_t>(n)), offset += static_cast<uint64_t>(n);
   }
@@ -61,7 +61,7 @@ Result<void> DirectFile::read(std::span<std::byte> out, uint64_t offset) const {
 
 Result<ReadRate> measure_read_rate(const std::string& path, uint32_t budget_ms) {
   constexpr size_t kPiece = size_t{2} << 20;
-  struct stat status {};
+  struct stat status{};
   if (::stat(path.c_str(), &status) != 0) {
     return Error{ErrorCode::kNoInput,
                  fmt::format("{}: cannot be looked at: {}", escape_for_log(path), std::strerror(errno))};
@@ -69,8 +69,8 @@ Result<ReadRate> measure_read_rate(const std::string& path, uint32_t budget_ms) 
   const uint64_t pieces = static_cast<uint64_t>(status.st_size) / kPiece;
   if (pieces == 0) {
     return Error{ErrorCode::kBadData,
-                 fmt::format("{}: {} bytes are too few to measure a disk with, it takes {}", escape_for_log(path),
-                             status.st_size, kPiece)};
+                 fmt::format("{}: {} bytes are too few to measure a disk with, it takes {}",
+                             escape_for_log(path), status.st_size, kPiece)};
   }
   TALLY_TRY(const DirectFile file, DirectFile::open(path));
   // On huge pages, as what files are read into: with small ones the kernel's work for each page would be

@@ -14,10 +14,10 @@ namespace tally::engine {
 
 class BeamFamily {
  public:
-  // The sequences are first, first + 1, ..., one for each beam. `streams`: of the best, empty until the end. Requires:
-  // bytes() fit into `room`.
-  BeamFamily(const sample::BeamRules& rules, SeqId first,
-             const std::vector<std::shared_ptr<Stream>>& streams, std::shared_ptr<StreamRoom> room);
+  // The sequences are first, first + 1, ..., one for each beam. `streams`: of the best, empty until the end.
+  // Requires: bytes() fit into `room`.
+  BeamFamily(const sample::BeamRules& rules, SeqId first, const std::vector<std::shared_ptr<Stream>>& streams,
+             std::shared_ptr<StreamRoom> room);
   static uint64_t bytes(const sample::BeamRules& rules);
 
   // Room for what a sequence's row brings; what is set counts for this step. Different sequences from

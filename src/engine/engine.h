@@ -84,8 +84,8 @@ class Stream {
   // What the model made of the prompt token at `position`, from 1 on, in answer to prompt_logprobs. All are
   // there before the first event, and at an end without a failure. False: not there.
   virtual bool score(uint32_t position, sample::Score& score) const = 0;
-  // True once the sequence has ended and every event was taken; then finish() and receipt() hold, and the room of the
-  // events is given back.
+  // True once the sequence has ended and every event was taken; then finish() and receipt() hold, and the
+  // room of the events is given back.
   virtual bool ended() = 0;
   virtual Finish finish() const = 0;
   virtual const Receipt& receipt() const = 0;
@@ -93,8 +93,8 @@ class Stream {
   virtual void cancel() = 0;
 };
 
-// Why a request was not taken. `needed` and `available` are the arithmetic for the message. kAnswersFull: what answers
-// hold until they are read has no room for one more now; kAnswerTooLarge: it never has.
+// Why a request was not taken. `needed` and `available` are the arithmetic for the message. kAnswersFull:
+// what answers hold until they are read has no room for one more now; kAnswerTooLarge: it never has.
 enum class Refusal : uint8_t {
   kQueueFull,
   kAnswersFull,

@@ -78,8 +78,8 @@ class Loop final : public Engine {
     bool looks_ahead = true;  // for what its constraint forces: no longer once that took too much
     Receipt receipt;
     int64_t mark_us = 0;                            // time up to here is accounted
-    int64_t previous_token_us = 0;  // commit of the token before the last
-    StreamShare followed;           // what the constraint keeps of its tokens
+    int64_t previous_token_us = 0;                  // commit of the token before the last
+    StreamShare followed;                           // what the constraint keeps of its tokens
   };
   // Instants between the phases of a step.
   struct Marks {

@@ -65,7 +65,8 @@ Result<MemoryPlan> divide(const LoadRequest& request, Sizes& s) {
                        fmt::format("--kv-pool {} does not fit", set.kv_pool_bytes));
     }
   }
-  if (blocks < kPoolBlocksMin) return too_small(plan, s, set.block_tokens, "the model does not fit", stream_offer(request));
+  if (blocks < kPoolBlocksMin)
+    return too_small(plan, s, set.block_tokens, "the model does not fit", stream_offer(request));
   const uint64_t holds = blocks * set.block_tokens;
   if (set.max_model_len > holds) {
     return too_small(plan, s, set.block_tokens,

@@ -25,7 +25,7 @@ struct Policy {
   bool cascade = true;                  // blocks that running sequences share are attended once for all
   std::string speculate = "off";        // or "lookup": drafts from the text so far; "draft": and by a model
   uint32_t speculate_max = 16;          // of a sequence in a step
-  bool rejection_sampling = false;      // drafts of drawn seeds: accepted by chance, not compared (draws_guesses)
+  bool rejection_sampling = false;  // drafts of drawn seeds: accepted by chance, not compared (draws_guesses)
   std::string draft_model;              // its file, of the same vocabulary (which is the caller's to check)
 };
 

@@ -59,8 +59,9 @@ void add_weights(const Sizes& s, std::vector<PlanPart>& parts) {
     const uint32_t layers = s.spec().layers;
     merge_part(parts, {"packed weights", Accounts::arena_bytes(sizes.kept_bytes),
                        fmt::format("{} of {} layers, and what all layers share", layers - streamed, layers)});
-    merge_part(parts, {"ring", Accounts::arena_bytes(sizes.ring_bytes),
-                       fmt::format("of {} layers, {} bytes, that each pass reads", streamed, sizes.read_bytes)});
+    merge_part(parts,
+               {"ring", Accounts::arena_bytes(sizes.ring_bytes),
+                fmt::format("of {} layers, {} bytes, that each pass reads", streamed, sizes.read_bytes)});
   }
   if (const size_t rope = s.blueprint.rope_bytes(s.load.context); rope > 0) {
     merge_part(parts, {"rope tables", Accounts::arena_bytes(rope),
@@ -231,13 +232,14 @@ uint64_t PoolPrice::disk_bytes(uint64_t blocks) const {
   return disk_.directory.empty() ? 0 : DiskTier::bytes(block_bytes_, static_cast<uint32_t>(blocks), disk_.bytes);
 }
 
-// Room for every answer at full length, of those that run and those that wait; but for not more tokens than the pool
-// holds in so many fillings, since most answers end far below the context. In any case for one that tells all there is
-// of each token, and of its prompt's.
+// Room for every answer at full length, of those that run and those that wait; but for not more tokens than
+// the pool holds in so many fillings, since most answers end far below the context. In any case for one that
+// tells all there is of each token, and of its prompt's.
 uint64_t PoolPrice::stream_bytes(uint64_t blocks) const {
   const uint64_t answers = uint64_t{settings_.max_seqs} + settings_.max_queue;
   const uint64_t tokens = std::min(answers * context_, kStreamPools * blocks * block_tokens_);
-  return std::max(answers * TokenStream::bytes(1, 1) + tokens * TokenStream::token_bytes(0), TokenStream::bytes(context_, sample::kLogprobsMax) +
+  return std::max(answers * TokenStream::bytes(1, 1) + tokens * TokenStream::token_bytes(0),
+                  TokenStream::bytes(context_, sample::kLogprobsMax) +
                       PromptScores::bytes(context_, sample::kLogprobsMax));
 }
 
@@ -294,10 +296,12 @@ void add_pool(MemoryPlan& plan, const PoolPrice& price, const Sizes& s, uint64_t
     add_part(plan, Account::kRuntime,
              {"kv disk", disk, "blocks on their way to the file, tables of its slots and of keys"});
   }
-  add_part(plan, Account::kRuntime,
-           {std::string(kStreamPart), price.stream_bytes(blocks),
-            fmt::format("answers not read yet, {} bytes a token and {} for each alternative; beyond, requests are refused",
-                        TokenStream::token_bytes(0), TokenStream::token_bytes(1) - TokenStream::token_bytes(0))});
+  add_part(
+      plan, Account::kRuntime,
+      {std::string(kStreamPart), price.stream_bytes(blocks),
+       fmt::format(
+           "answers not read yet, {} bytes a token and {} for each alternative; beyond, requests are refused",
+           TokenStream::token_bytes(0), TokenStream::token_bytes(1) - TokenStream::token_bytes(0))});
 }
 
 }  // namespace tally::engine

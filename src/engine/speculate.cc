@@ -5,8 +5,8 @@
 
 namespace tally::engine {
 
-// Rejection sampling gives other tokens than a run without drafts: not where someone gave the seed, and has no
-// use where nothing is drawn.
+// Rejection sampling gives other tokens than a run without drafts: not where someone gave the seed, and has
+// no use where nothing is drawn.
 bool Loop::accepts_by_chance(const Sequence& s) const {
   return parts_.rejection_sampling && s.params->is_seed_drawn && !sample::is_greedy(*s.params);
 }
@@ -30,8 +30,8 @@ void Loop::draft() {
         s.looks_ahead = !s.matcher->is_dead();
         if (!s.looks_ahead) s.matcher.reset();  // the step follows anew what is known
       }
-      const Chooser chooser{accepts_by_chance(s) ? s.params.get() : nullptr, s.choice, s.receipt.prompt_tokens,
-                            parts_.end_ids, parts_.suppressed_ids};
+      const Chooser chooser{accepts_by_chance(s) ? s.params.get() : nullptr, s.choice,
+                            s.receipt.prompt_tokens, parts_.end_ids, parts_.suppressed_ids};
       drafter.propose(seat, known, std::span(forced).first(count), chooser);
     }
     running = scheduler_.queue_stats().running;  // each has a row, or more if it has a prompt
@@ -54,9 +54,10 @@ void Loop::settle_drafts(const Marks& at, bool decodes_only, int64_t now_us) {
     const auto drafted = static_cast<uint32_t>(groups_[d.group].drafts.size());
     if (drafted == 0 || outcomes_[d.outcome].failed) continue;
     const uint32_t accepted = d.tokens - 1;
-    // Where the text ends with a draft, or a row behind one could not be had, that one was right all the same,
-    // and those behind it were not tested.
-    const bool ends_right = accepted < drafted && picks_[d.pick + accepted].id == groups_[d.group].drafts[accepted];
+    // Where the text ends with a draft, or a row behind one could not be had, that one was right all the
+    // same, and those behind it were not tested.
+    const bool ends_right =
+        accepted < drafted && picks_[d.pick + accepted].id == groups_[d.group].drafts[accepted];
     drafter.verified(d.sequence->seat, ends_right ? accepted + 1 : drafted, accepted + (ends_right ? 1 : 0));
     const DraftSource source = drafter.source(d.sequence->seat);
     account_.drafts(source, drafted, accepted);

@@ -1,8 +1,9 @@
-// What the drafts of a model are worth, beside the formula: speed-up = E(n) / (n c + v(n + 1)) of n drafts, where
-// E = 1 + a + ... + a^n of the share a that agrees, c is what a draft and v what a step of so many rows costs, in steps
-// of one row, as the engine measures both at start. The drafting model's passes are real, and so is their cost; what it
-// says is made to agree with the answer, known from a run without drafts, at a chosen rate. Rates by number of
-// drafts: as many as the engine finds best (best), and four at all times. Run:
+// What the drafts of a model are worth, beside the formula: speed-up = E(n) / (n c + v(n + 1)) of n drafts,
+// where E = 1 + a + ... + a^n of the share a that agrees, c is what a draft and v what a step of so many rows
+// costs, in steps of one row, as the engine measures both at start. The drafting model's passes are real, and
+// so is their cost; what it says is made to agree with the answer, known from a run without drafts, at a
+// chosen rate. Rates by number of drafts: as many as the engine finds best (best), and four at all times.
+// Run:
 //   speculate_bench MODEL.gguf DRAFT_MODEL.gguf [--benchmark_...]
 #include "base/log.h"
 #include "base/machine.h"
@@ -32,7 +33,8 @@ Request request() {
   return r;
 }
 
-// What the drafting model is made to say: the answer where a coin of the position falls so, else something else.
+// What the drafting model is made to say: the answer where a coin of the position falls so, else something
+// else.
 struct Agreement {
   std::vector<TokenId> answer;
   std::vector<bool> coins;
@@ -51,14 +53,15 @@ struct Agreement {
 };
 
 struct Taken {
-  double us = 0;      // from the first token to the last
+  double us = 0;       // from the first token to the last
   uint64_t since = 0;  // steps after this one are its own
   bool is_same = true;
 };
 
 class Bed {
  public:
-  Bed(std::string model, std::string draft_model) : model_(std::move(model)), draft_model_(std::move(draft_model)) {}
+  Bed(std::string model, std::string draft_model)
+      : model_(std::move(model)), draft_model_(std::move(draft_model)) {}
 
   base::Result<void> check() const {
     for (const LoadRequest& load : {plain_load(), drafting_load(kBest)})
@@ -76,7 +79,8 @@ class Bed {
     return *hand;
   }
   Taken run_plain() {
-    if (!plain_) plain_ = std::make_unique<Hand>(plain_load()), agreement_->answer = plain_->run({request()})[0].ids;
+    if (!plain_)
+      plain_ = std::make_unique<Hand>(plain_load()), agreement_->answer = plain_->run({request()})[0].ids;
     return run(*plain_);
   }
   Taken run(Hand& hand) {
@@ -131,7 +135,9 @@ struct Seen {
       copied += step.draft_rows - step.drafts[static_cast<size_t>(DraftSource::kModel)].drafted;
     }
   }
-  double agreed() const { return static_cast<double>(accepted) / static_cast<double>(std::max<uint64_t>(1, tested)); }
+  double agreed() const {
+    return static_cast<double>(accepted) / static_cast<double>(std::max<uint64_t>(1, tested));
+  }
   double mean() const {
     double sum = 0;
     for (const uint32_t n : drafts) sum += n;
@@ -196,7 +202,8 @@ int main(int argc, char** argv) {
   constexpr int kUsage = 64, kBadData = 65;  // sysexits
   benchmark::Initialize(&argc, argv);
   if (argc != 3) {
-    tally::base::log_error("speculate_bench MODEL.gguf DRAFT_MODEL.gguf: {} arguments were given, 2 are needed", argc - 1);
+    tally::base::log_error(
+        "speculate_bench MODEL.gguf DRAFT_MODEL.gguf: {} arguments were given, 2 are needed", argc - 1);
     return kUsage;
   }
   tally::engine::Bed bed(argv[1], argv[2]);

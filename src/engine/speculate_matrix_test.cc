@@ -1,6 +1,6 @@
-// Law 1 over the whole matrix: drafts of every length, of both kinds of proposers, for one sequence and for four, with
-// every codec, computed and found in the prefix cache, greedy and drawn. A part of it each time; with TALLY_LONG in the
-// environment all of it, over a thousand prompts.
+// Law 1 over the whole matrix: drafts of every length, of both kinds of proposers, for one sequence and for
+// four, with every codec, computed and found in the prefix cache, greedy and drawn. A part of it each time;
+// with TALLY_LONG in the environment all of it, over a thousand prompts.
 #include "engine/speculate_test_support.h"
 #include "kv/view.h"
 
@@ -34,7 +34,8 @@ std::vector<Cell> cells_of(size_t codec) {
     for (const uint32_t batch : {1u, 4u}) {
       for (const bool is_cached : {false, true}) {
         const Cell cell{codec, most, batch, is_cached, (codec + most + (is_cached ? 1 : 0)) % 2 == 0};
-        const bool is_short = (codec + most) % std::size(tensor::kKvCodecs) == 0 && is_cached == (most / 2 % 2 == 0);
+        const bool is_short =
+            (codec + most) % std::size(tensor::kKvCodecs) == 0 && is_cached == (most / 2 % 2 == 0);
         if (is_short || is_long()) out.push_back(cell);
       }
     }
@@ -52,7 +53,8 @@ struct Tally {
   uint64_t prompts = 0, drafted = 0, accepted = 0;
 };
 
-// Whatever runs beside it, and whatever of its prompt is known already, each answers as alone and without drafts.
+// Whatever runs beside it, and whatever of its prompt is known already, each answers as alone and without
+// drafts.
 void expect_equal(const Cell& cell, const LoadRequest& codec, Hand& off, const std::vector<Request>& requests,
                   Tally& tally) {
   LoadRequest load = cell.by_model ? drafting(cell.most) : speculating(cell.most);
@@ -89,9 +91,9 @@ TEST(SpeculationMatrix, EveryAnswerIsThatOfARunWithoutDrafts) {
     load.settings.prefix_cache = false;
     Hand off(load);
     for (const Cell& cell : cells_of(codec)) {
-      SCOPED_TRACE(testing::Message() << load.settings.kv_type << ", " << cell.most << " drafts, " << cell.batch
-                                      << " at once" << (cell.is_cached ? ", cached" : "")
-                                      << (cell.by_model ? ", by a model" : ""));
+      SCOPED_TRACE(testing::Message()
+                   << load.settings.kv_type << ", " << cell.most << " drafts, " << cell.batch << " at once"
+                   << (cell.is_cached ? ", cached" : "") << (cell.by_model ? ", by a model" : ""));
       std::vector<Request> requests;
       for (uint32_t i = 0; i < prompts; ++i)
         requests.push_back(numbered(static_cast<uint32_t>(tally.prompts) + i));

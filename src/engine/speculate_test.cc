@@ -157,7 +157,8 @@ TEST(Speculation, RejectionSamplingHoldsWhereTheModelsAgree) {
   // Log-probabilities are the model's own, of the rows that verified.
   Request known = request;
   known.prompt.insert(known.prompt.end(), first.ids.begin(), first.ids.end());
-  known.prompt_only = true, known.prompt_logprobs = 0, known.max_tokens = 0, known.params.is_seed_drawn = false;
+  known.prompt_only = true, known.prompt_logprobs = 0, known.max_tokens = 0,
+  known.params.is_seed_drawn = false;
   load.settings.policy.speculate = "off", load.settings.policy.draft_model.clear();
   Hand scorer(load);
   const Submitted scored = scorer.engine->submit(known);
@@ -180,7 +181,8 @@ TEST(Speculation, ChancesOfDraftsArePlannedAndBooked) {
   for (const PlanPart& part : plan.of(base::Account::kActivations).parts) {
     if (part.name != "draft chances") continue;
     for (const base::AccountPart& got : hand.accounts.use(base::Account::kActivations).parts)
-      EXPECT_TRUE(got.name != part.name || got.reserved == part.bytes) << got.reserved << " for " << part.bytes;
+      EXPECT_TRUE(got.name != part.name || got.reserved == part.bytes)
+          << got.reserved << " for " << part.bytes;
     return;
   }
   ADD_FAILURE() << "not in the plan";

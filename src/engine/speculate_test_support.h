@@ -1,6 +1,6 @@
 #pragma once
-// Engines that draft, requests that give drafts something to be right and wrong about, and what they are compared with.
-// Test support, not in the product.
+// Engines that draft, requests that give drafts something to be right and wrong about, and what they are
+// compared with. Test support, not in the product.
 
 #include "engine/hand_test_support.h"
 

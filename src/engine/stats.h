@@ -59,7 +59,7 @@ struct Speculation {
 struct WeightStreamStats {
   uint32_t layers = 0;
   uint64_t pass_bytes = 0, read_bytes = 0;
-  double read_s = 0, waited_s = 0;    // reads were under way; passes waited for them
+  double read_s = 0, waited_s = 0;   // reads were under way; passes waited for them
   double predicted_bytes_per_s = 0;  // what the plan measured of the disk; 0: not known
 };
 

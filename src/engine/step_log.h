@@ -28,7 +28,7 @@ struct StepRecord {
   uint64_t prefill_rows = 0, decode_rows = 0, recompute_rows = 0, draft_rows = 0, logits_rows = 0;
   uint64_t accepted_drafts = 0;
   uint64_t draft_prompt_rows = 0;  // of prompts, that a model that drafts took before the step
-  DraftCounts drafts{};    // draft_rows and accepted_drafts, by who drafted
+  DraftCounts drafts{};            // draft_rows and accepted_drafts, by who drafted
   uint64_t sequences = 0;  // with rows in the step
   uint64_t running = 0, waiting = 0;
   uint64_t context_tokens = 0;  // positions that the sequences' attention read from the cache

@@ -63,13 +63,14 @@ std::string stream_offer(const LoadRequest& request) {
 
 std::string stream_text(const StreamOutlook& s) {
   const auto mib = [](double bytes) { return bytes / 0x1p20; };
-  std::string text = fmt::format("{} of {} layers ({:.1f} MiB) are read from the disk in every pass", s.layers,
-                                 s.of_layers, mib(static_cast<double>(s.pass_bytes)));
+  std::string text = fmt::format("{} of {} layers ({:.1f} MiB) are read from the disk in every pass",
+                                 s.layers, s.of_layers, mib(static_cast<double>(s.pass_bytes)));
   if (s.disk_bytes_per_s == 0) return text + ", whose rate is not known";
-  return text + fmt::format(", which gives {:.0f} MiB/s{}: at most {:.3g} passes a second, each a token of every "
-                            "running sequence",
-                            mib(s.disk_bytes_per_s), s.is_direct ? "" : " (through the page cache)",
-                            s.passes_per_s());
+  return text + fmt::format(
+                    ", which gives {:.0f} MiB/s{}: at most {:.3g} passes a second, each a token of every "
+                    "running sequence",
+                    mib(s.disk_bytes_per_s), s.is_direct ? "" : " (through the page cache)",
+                    s.passes_per_s());
 }
 
 }  // namespace tally::engine

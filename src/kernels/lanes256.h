@@ -107,7 +107,8 @@ struct Lanes {
     const I lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), lanes);
   }
-  // The same, past the caches where all lanes are written. Requires with `stream`: p is aligned to a register.
+  // The same, past the caches where all lanes are written. Requires with `stream`: p is aligned to a
+  // register.
   static TALLY_INLINE void write(float* p, F v, size_t count, bool stream) {
     if (stream && count >= kRows) return _mm256_stream_ps(p, v);
     store(p, v, count);

@@ -100,7 +100,8 @@ struct Lanes {
   static TALLY_INLINE __mmask16 first_lanes(size_t count) {
     return static_cast<__mmask16>(count >= kRows ? 0xFFFFu : (1u << count) - 1u);
   }
-  // The same, past the caches where all lanes are written. Requires with `stream`: p is aligned to a register.
+  // The same, past the caches where all lanes are written. Requires with `stream`: p is aligned to a
+  // register.
   static TALLY_INLINE void write(float* p, F v, size_t count, bool stream) {
     if (stream && count >= kRows) return _mm512_stream_ps(p, v);
     store(p, v, count);

@@ -12,7 +12,8 @@
 
 namespace tally::kernels {
 
-// One weight group under the tokens of up to two neighbouring panel tiles, of which only the first must exist.
+// One weight group under the tokens of up to two neighbouring panel tiles, of which only the first must
+// exist.
 struct TileArgs {
   const std::byte* group;
   PanelTile tile, next;
@@ -56,7 +57,8 @@ static inline void run_tiles(const LinearArgs& a, const TileLoop& loop) {
       const size_t rows = a.rows - row < kGroupRows ? a.rows - row : kGroupRows;
       for (size_t i = chunk_begin; i < chunk_end; i += loop.tiles) {
         PanelTile next{};
-        if (i + 1 < chunk_end && loop.tiles == 2) next = panel_tile(a.panel, a.tokens, loop.token_bytes, i + 1);
+        if (i + 1 < chunk_end && loop.tiles == 2)
+          next = panel_tile(a.panel, a.tokens, loop.token_bytes, i + 1);
         loop.tile({a.weights + group * loop.group_bytes, panel_tile(a.panel, a.tokens, loop.token_bytes, i),
                    next, a.k, a.out + i * kPanelTile * a.out_stride + row, a.out_stride, rows,
                    a.tuning.prefetch_bytes, stream});

@@ -186,7 +186,8 @@ TEST_P(LinearTest, VariantsEqualScalarOnABigMatrix) {
 // Aligned and larger than what is streamed past the caches; 37 rows have a register that is not whole.
 TEST_P(LinearTest, ALargeOutputHasTheSameBits) {
   const size_t k = format().block == 1 ? 8 : format().block, rows = 37, tokens = 33;
-  Problem problem = make_problem(format(), {rows, k, tokens}, random_, WeightMode::kRandom, InputMode::kRandom);
+  Problem problem =
+      make_problem(format(), {rows, k, tokens}, random_, WeightMode::kRandom, InputMode::kRandom);
   const std::vector<float> expected = problem.run(scalar());
   const size_t stride = kStreamBytes / sizeof(float) / 32, small = rows + 5;
   AlignedBytes bytes(tokens * stride * sizeof(float));
@@ -195,11 +196,11 @@ TEST_P(LinearTest, ALargeOutputHasTheSameBits) {
   args.group_end = 2;
   ASSERT_TRUE(streams_out(args));
   for (const LinearVariant& v : runnable(family_)) {
-    for (size_t t = 0; t < tokens; ++t)
-      std::fill_n(args.out + t * stride, small, Output::kUntouched);
+    for (size_t t = 0; t < tokens; ++t) std::fill_n(args.out + t * stride, small, Output::kUntouched);
     v.entry(args);
     for (size_t t = 0; t < tokens; ++t)
-      ASSERT_EQ(std::memcmp(args.out + t * stride, expected.data() + 1 + (t + 1) * small, small * sizeof(float)), 0)
+      ASSERT_EQ(
+          std::memcmp(args.out + t * stride, expected.data() + 1 + (t + 1) * small, small * sizeof(float)), 0)
           << v.name << ", token " << t;
   }
 }

@@ -63,7 +63,8 @@ void add_step(StepGroup& g, const json& s, const StepTime& t) {
     for (const auto& [proposer, of] : drafts->items()) {
       if (count_at(of, "draft_tokens") == 0) continue;
       StepGroup::Drafts& sum = g.drafts[proposer];
-      sum.draft_tokens += count_at(of, "draft_tokens"), sum.accepted_tokens += count_at(of, "accepted_tokens");
+      sum.draft_tokens += count_at(of, "draft_tokens"),
+          sum.accepted_tokens += count_at(of, "accepted_tokens");
     }
   }
   g.recompute_tokens += count_at(s, "recompute_tokens"), g.sequences += count_at(s, "sequences");

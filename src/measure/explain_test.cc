@@ -33,8 +33,9 @@ json made(const MadeStep& s) {
           {"decode_tokens", s.decode},
           {"draft_tokens", s.drafts},
           {"accepted_tokens", s.accepted},
-          {"drafts", {{"lookup", {{"draft_tokens", s.drafts}, {"accepted_tokens", s.accepted}}},
-                      {"model", {{"draft_tokens", 0}, {"accepted_tokens", 0}}}}},
+          {"drafts",
+           {{"lookup", {{"draft_tokens", s.drafts}, {"accepted_tokens", s.accepted}}},
+            {"model", {{"draft_tokens", 0}, {"accepted_tokens", 0}}}}},
           {"sequences", 1},
           {"running", s.running},
           {"waiting", s.waiting},
@@ -323,9 +324,10 @@ TEST(ExplainWords, WhyThereAreDraftsOrNot) {
   e.server.row_cost = {1, 1.1, 1.3};
   e.server.settings["speculate"] = "lookup";
   e.sentences = sentences_of(e);
-  EXPECT_EQ(sentence(e, "speculation"),
-            "speculation is on: 75 % of 40 drafted tokens were right (75 % of 40 by lookup), 4.00 tokens for each "
-            "decode row; a row more in steps of 5 costs 1.12 x");
+  EXPECT_EQ(
+      sentence(e, "speculation"),
+      "speculation is on: 75 % of 40 drafted tokens were right (75 % of 40 by lookup), 4.00 tokens for each "
+      "decode row; a row more in steps of 5 costs 1.12 x");
   Explanation none = explanation(row_of({.bytes = 190e6, .flops = .1e9}, 10));
   none.server.row_cost = e.server.row_cost, none.server.settings = e.server.settings;
   none.sentences = sentences_of(none);
@@ -346,7 +348,8 @@ TEST(ExplainWords, StreamedWeightsAreBoundByTheDiskWhereTheyAre) {
   e.server.streamed = {14, 40'000'000, 5e9};
   e.sentences = sentences_of(e);
   EXPECT_EQ(e.sentences[0].text,
-            "decode is bound by the disk: each pass reads 14 layers, 40.0 MB, which 5.00 GB/s bring to 125 tokens a "
+            "decode is bound by the disk: each pass reads 14 layers, 40.0 MB, which 5.00 GB/s bring to 125 "
+            "tokens a "
             "second; measured 100 (80 %)");
   EXPECT_EQ(e.sentences[0].evidence["predicted_tokens_per_s"], 125);
   EXPECT_EQ(sentence(e, "neither roof"), "");

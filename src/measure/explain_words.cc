@@ -95,11 +95,12 @@ class Writer {
     const double allowed = w.bytes_per_s / static_cast<double>(w.pass_bytes), made = steps / g.forward_s;
     if (made < kNearRoof * allowed) return false;
     const double tokens = static_cast<double>(g.tokens()) / steps;
-    say(fmt::format("{} is bound by the disk: each pass reads {} layers, {} MB, which {} GB/s bring to {} tokens "
-                    "a second; measured {} ({:.0f} %)",
-                    who, w.layers, three_digits(static_cast<double>(w.pass_bytes) * 1e-6),
-                    three_digits(giga(w.bytes_per_s)), three_digits(tokens * allowed),
-                    three_digits(tokens * made), percent(made / allowed)),
+    say(fmt::format(
+            "{} is bound by the disk: each pass reads {} layers, {} MB, which {} GB/s bring to {} tokens "
+            "a second; measured {} ({:.0f} %)",
+            who, w.layers, three_digits(static_cast<double>(w.pass_bytes) * 1e-6),
+            three_digits(giga(w.bytes_per_s)), three_digits(tokens * allowed), three_digits(tokens * made),
+            percent(made / allowed)),
         {{"steps", g.steps},
          {"layers", w.layers},
          {"pass_bytes", w.pass_bytes},
@@ -352,13 +353,15 @@ class Writer {
                  evidence);
     std::string by;
     for (const auto& [proposer, of] : g.drafts)
-      by += fmt::format("{}{:.0f} % of {} by {}", by.empty() ? " (" : ", ",
-                        percent(static_cast<double>(of.accepted_tokens) / static_cast<double>(of.draft_tokens)),
-                        of.draft_tokens, proposer);
+      by +=
+          fmt::format("{}{:.0f} % of {} by {}", by.empty() ? " (" : ", ",
+                      percent(static_cast<double>(of.accepted_tokens) / static_cast<double>(of.draft_tokens)),
+                      of.draft_tokens, proposer);
     if (!by.empty()) by += ")";
-    say(fmt::format("speculation is on: {:.0f} % of {} drafted tokens were right{}, {} tokens for each decode "
-                    "row; {}",
-                    percent(right / drafted), g.draft_tokens, by, three_digits(gain), price),
+    say(fmt::format(
+            "speculation is on: {:.0f} % of {} drafted tokens were right{}, {} tokens for each decode "
+            "row; {}",
+            percent(right / drafted), g.draft_tokens, by, three_digits(gain), price),
         evidence);
   }
 

@@ -188,8 +188,7 @@ Result<Workload> build_workload(const WorkloadSpec& spec, uint32_t repetition, u
 std::string Workload::sha256() const {
   std::string canonical;
   for (const PlannedRequest& r : requests) {
-    json line = {r.id,   r.class_name,    r.group, r.words,  r.ids,
-                 r.text, r.output_tokens, r.at_s,  r.follows};
+    json line = {r.id, r.class_name, r.group, r.words, r.ids, r.text, r.output_tokens, r.at_s, r.follows};
     if (r.temperature > 0) line.push_back(r.temperature);
     canonical += line_of(line) + '\n';
   }

@@ -174,7 +174,8 @@ TEST(WorkloadFile, SaysWhichLineIsWrong) {
        "line 2: at_s: earlier"},
       {"{\"id\":1,\"prompt\":\"a\",\"max_tokens\":1}\n{\"id\":1,\"prompt\":\"a\",\"max_tokens\":1}",
        "line 2: id: 1"},
-      {"{\"prompt\":\"x\",\"max_tokens\":1,\"temperature\":2.5}", "temperature: 2.5 instead of a number from 0 to 2"},
+      {"{\"prompt\":\"x\",\"max_tokens\":1,\"temperature\":2.5}",
+       "temperature: 2.5 instead of a number from 0 to 2"},
   };
   for (const auto& [text, what] : cases) {
     const auto w = parse_workload(text, "f");

@@ -99,8 +99,9 @@ class Builder {
   // Large enough to stream, and towards the end so small that threads end together, whatever a row costs.
   void cut_tapering(Stage& stage) {
     const auto threads = static_cast<uint32_t>(threads_);
-    cut(stage,
-        [threads](uint32_t all, uint32_t left) { return std::min(all / (8 * threads), left / (2 * threads)); });
+    cut(stage, [threads](uint32_t all, uint32_t left) {
+      return std::min(all / (8 * threads), left / (2 * threads));
+    });
   }
 
   // Of `n` values; of each of `width` where the vector is for heads.

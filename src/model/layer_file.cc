@@ -65,7 +65,7 @@ class Draft {
   }
   bool is_open() const { return fd_ >= 0; }
   uint64_t free_bytes() const {
-    struct statvfs disk {};
+    struct statvfs disk{};
     return ::fstatvfs(fd_, &disk) == 0 ? uint64_t{disk.f_bavail} * disk.f_frsize : UINT64_MAX;
   }
   bool write(std::span<const std::byte> bytes, uint64_t offset) {
@@ -132,12 +132,11 @@ Result<LayerFile> LayerFile::make(const std::string& path, const Shape& shape, c
   LayerFile file(shape);
   Draft draft(path);
   if (!draft.is_open()) return io_error(path, "cannot be made");
-  const uint64_t bytes = shape.slice_bytes.empty() ? file.header_bytes()
-                                                   : file.offset_.back() + shape.slice_bytes.back();
+  const uint64_t bytes =
+      shape.slice_bytes.empty() ? file.header_bytes() : file.offset_.back() + shape.slice_bytes.back();
   if (const uint64_t free = draft.free_bytes(); free < bytes) {
-    return Error{ErrorCode::kIo,
-                 fmt::format("--weights stream: {} takes {} bytes, and the disk has {} free",
-                             base::escape_for_log(path), bytes, free)};
+    return Error{ErrorCode::kIo, fmt::format("--weights stream: {} takes {} bytes, and the disk has {} free",
+                                             base::escape_for_log(path), bytes, free)};
   }
   for (uint32_t i = 0; i < file.slices(); ++i) {
     TALLY_TRY(const std::span<const std::byte> slice, pack(i));

@@ -32,8 +32,8 @@ class LayerFile {
   using Pack = std::function<base::Result<std::span<const std::byte>>(uint32_t slice)>;
 
   LayerFile() = default;
-  // The file at `path` if it was made with this shape; none if there is no such file, or one of another model.
-  // Checks the header alone. Errors: kIo.
+  // The file at `path` if it was made with this shape; none if there is no such file, or one of another
+  // model. Checks the header alone. Errors: kIo.
   static base::Result<std::optional<LayerFile>> open(const std::string& path, const Shape& shape);
   // Makes it. Errors: kIo (names the file, what it takes and what the disk has), those of `pack`.
   static base::Result<LayerFile> make(const std::string& path, const Shape& shape, const Pack& pack);
@@ -42,7 +42,8 @@ class LayerFile {
   uint64_t slice_bytes(uint32_t slice) const { return shape_.slice_bytes[slice]; }
   bool is_direct() const { return file_.is_direct(); }
   const std::string& path() const { return file_.path(); }
-  // Any number of threads. `out` is as long as the slice. Errors: kIo (also: not the bytes that were written).
+  // Any number of threads. `out` is as long as the slice. Errors: kIo (also: not the bytes that were
+  // written).
   base::Result<void> read(uint32_t slice, std::span<std::byte> out) const;
 
  private:

@@ -3,9 +3,9 @@
 // in the order of the pass, round and round, and that the pass gives back one after the other. (Private to
 // the room.)
 //
-// A turn is a slice's place in the pass. Turn t always uses slot t % slots, so that pointers into a slice stay
-// what they are: the turns of a pass are made a multiple of the slots by empty ones at its end. A turn counted
-// from the start, c, is read once c - slots was left.
+// A turn is a slice's place in the pass. Turn t always uses slot t % slots, so that pointers into a slice
+// stay what they are: the turns of a pass are made a multiple of the slots by empty ones at its end. A turn
+// counted from the start, c, is read once c - slots was left.
 
 #include "base/accounts.h"
 #include "base/result.h"
@@ -47,8 +47,8 @@ class LayerRing {
   // The pass is over: the next begins with turn 0.
   void end_pass();
 
-  // From any thread: reads that have not begun never will, which is a fault. Who is in enter() waits for those
-  // under way.
+  // From any thread: reads that have not begun never will, which is a fault. Who is in enter() waits for
+  // those under way.
   void give_up();
   std::optional<base::Error> fault() const;
   RingStats stats() const;
@@ -66,8 +66,9 @@ class LayerRing {
   mutable std::mutex mutex_;
   std::condition_variable room_, filled_;
   // Guarded by mutex_.
-  uint64_t next_ = 0, left_ = 0, pass_ = 0;  // turns counted from the start: to be read, given back, of turn 0
-  std::vector<uint64_t> in_slot_;            // the turn that a slot holds, and one; 0: none yet
+  uint64_t next_ = 0, left_ = 0,
+           pass_ = 0;              // turns counted from the start: to be read, given back, of turn 0
+  std::vector<uint64_t> in_slot_;  // the turn that a slot holds, and one; 0: none yet
   std::optional<base::Error> fault_;
   RingStats stats_;
   uint32_t reading_ = 0;

@@ -131,8 +131,8 @@ class Model {
   StreamStats stream_stats() const;
   // Why no pass can be computed any more: streamed layers that could not be read. None: all is well.
   std::optional<base::Error> stream_fault() const;
-  // From any thread: the pass under way ends as soon as reads do, with a stream_fault(). Without effect where no
-  // layer is streamed.
+  // From any thread: the pass under way ends as soon as reads do, with a stream_fault(). Without effect where
+  // no layer is streamed.
   void give_up_stream();
   // Tensors of the file that nothing reads, for the model report.
   const std::vector<std::string>& unused_tensors() const;

@@ -19,7 +19,7 @@ using base::Error;
 using base::ErrorCode;
 using base::Result;
 
-constexpr size_t kLine = 64;                  // entries begin at multiples of it
+constexpr size_t kLine = 64;                        // entries begin at multiples of it
 constexpr std::string_view kPackedAs = "packed 1";  // another number for another layout of any packed type
 
 size_t padded(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
@@ -108,7 +108,8 @@ Result<LayerFile> Weights::find_or_make(const gguf::File& file, const StreamPlac
     if (checked) return std::move(*kept);
     base::log_warn("--weights stream: {}; the file is made again", checked.error().message);
   }
-  base::log_info("weights: {} takes {} bytes and is made once", base::escape_for_log(path), plan_.read_bytes());
+  base::log_info("weights: {} takes {} bytes and is made once", base::escape_for_log(path),
+                 plan_.read_bytes());
   return LayerFile::make(path, shape, [&](uint32_t slice) { return pack_slice(file, slice, pool); });
 }
 
@@ -119,8 +120,9 @@ Result<void> Weights::start_stream(const gguf::File& file, const StreamPlace& pl
   TALLY_TRY_VOID(file.check_unchanged());
   for (WeightEntry& e : plan_.entries) e.tensor = nullptr;  // the file may be closed now
   if (!layers.is_direct()) {
-    base::log_warn("--weights stream: {} is on a file system without O_DIRECT: reads go through the page cache",
-                   base::escape_for_log(layers.path()));
+    base::log_warn(
+        "--weights stream: {} is on a file system without O_DIRECT: reads go through the page cache",
+        base::escape_for_log(layers.path()));
   }
   const std::span ring(ring_arena_.data(), plan_.ring_bytes());
   ring_ = std::make_unique<LayerRing>(std::move(layers), ring, plan_.slot_bytes);

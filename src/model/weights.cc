@@ -70,7 +70,8 @@ Matrix Weights::matrix(Slot slot, uint32_t layer) const {
 std::vector<kernels::TuneMatrix> Weights::matrices() const {
   std::vector<kernels::TuneMatrix> all;
   for (const WeightEntry& e : plan_.entries)
-    if (e.placement == Placement::kPacked && e.turn < 0) all.push_back({e.target, data(e), e.rows, e.columns});
+    if (e.placement == Placement::kPacked && e.turn < 0)
+      all.push_back({e.target, data(e), e.rows, e.columns});
   return all;
 }
 

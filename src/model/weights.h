@@ -111,7 +111,9 @@ struct WeightPlan {
   std::vector<StreamSlice> slices;  // in the order of the pass; empty: all is in the arena
   size_t slot_bytes = 0;            // of the ring, whose slots hold the longest slice and the tail padding
 
-  size_t ring_bytes() const { return LayerRing::slots_for(static_cast<uint32_t>(slices.size())) * slot_bytes; }
+  size_t ring_bytes() const {
+    return LayerRing::slots_for(static_cast<uint32_t>(slices.size())) * slot_bytes;
+  }
   size_t read_bytes() const;  // of a pass
 };
 // Moves the matrices of `layers` layers, evenly spread over the model, from the arena to the ring. What all
@@ -134,8 +136,8 @@ class Weights {
  public:
   // Knows formats and shapes, holds no data: what the plan's size functions need.
   static Weights bind(WeightPlan plan, const ModelSpec& spec);
-  // Reads and packs what stays, with every thread of the pool; start_stream() does the rest. Errors: kIo, kBadData (file cut meanwhile), kUnavailable
-  // (the cap, or `progress` said stop).
+  // Reads and packs what stays, with every thread of the pool; start_stream() does the rest. Errors: kIo,
+  // kBadData (file cut meanwhile), kUnavailable (the cap, or `progress` said stop).
   static base::Result<Weights> load(const gguf::File& file, WeightPlan plan, const ModelSpec& spec,
                                     base::ThreadPool& pool, base::Accounts& accounts,
                                     const std::function<bool(uint64_t, uint64_t)>& progress);

@@ -1,5 +1,5 @@
-// Rejection sampling: whatever the guesses are drawn from, tokens are distributed as those of `pick`. The oracle
-// is the chain's distribution, worked out in double by its formulas; the proof is Pearson's statistic.
+// Rejection sampling: whatever the guesses are drawn from, tokens are distributed as those of `pick`. The
+// oracle is the chain's distribution, worked out in double by its formulas; the proof is Pearson's statistic.
 #include "sample/sampler.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,8 @@ double tail(double statistic, double degrees) {
 std::vector<double> exact(const Row& logits, const Params& params) {
   std::vector<size_t> order(kEight);
   for (size_t i = 0; i < kEight; ++i) order[i] = i;
-  std::ranges::sort(order, [&](size_t a, size_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
+  std::ranges::sort(
+      order, [&](size_t a, size_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
   if (params.top_k > 0) order.resize(std::min<size_t>(order.size(), static_cast<size_t>(params.top_k)));
   std::vector<double> weights(kEight, 0.);
   double total = 0, kept = 0;
@@ -40,7 +41,8 @@ std::vector<double> exact(const Row& logits, const Params& params) {
   }
   double before = 0;
   for (const size_t i : order) {
-    const bool cut = before >= static_cast<double>(params.top_p) * total || weights[i] < static_cast<double>(params.min_p);
+    const bool cut =
+        before >= static_cast<double>(params.top_p) * total || weights[i] < static_cast<double>(params.min_p);
     before += weights[i];
     if (cut) weights[i] = 0;
     kept += weights[i];
@@ -70,14 +72,21 @@ struct Shapes {
 };
 
 std::vector<Shapes> shapes() {
-  const Row flat(kEight, 0.f), steep = {3, 2, 1, 0, -1, -2, -2.5f, -3}, other = {-3, -1, 2, 1.5f, 0, 1, -2, 2.5f};
+  const Row flat(kEight, 0.f), steep = {3, 2, 1, 0, -1, -2, -2.5f, -3},
+                               other = {-3, -1, 2, 1.5f, 0, 1, -2, 2.5f};
   Params cool, cut, few, least;
   cool.temperature = 0.6f, cut.top_p = 0.8f, few.top_k = 3, least.min_p = 0.2f;
   Params all = cool;
   all.top_k = 6, all.top_p = 0.95f, all.min_p = 0.02f;
-  return {{"the same", steep, steep},    {"flat and steep", flat, steep}, {"steep and flat", steep, flat},
-          {"far apart", steep, other},   {"cool", other, steep, cool},    {"nucleus", steep, other, cut},
-          {"the best three", other, steep, few}, {"min_p", steep, flat, least}, {"all of them", other, flat, all}};
+  return {{"the same", steep, steep},
+          {"flat and steep", flat, steep},
+          {"steep and flat", steep, flat},
+          {"far apart", steep, other},
+          {"cool", other, steep, cool},
+          {"nucleus", steep, other, cut},
+          {"the best three", other, steep, few},
+          {"min_p", steep, flat, least},
+          {"all of them", other, flat, all}};
 }
 
 // Tokens of one position, by the seed; `guessed` false: the guess is always the token 2, and was not drawn.
@@ -119,7 +128,8 @@ TEST(RejectionSampling, TokensAreDistributedAsWithoutGuesses) {
   }
 }
 
-// The same guesses, compared: one holds where a draw that has not looked at it happens to give the same token.
+// The same guesses, compared: one holds where a draw that has not looked at it happens to give the same
+// token.
 double held_by_comparing(const Shapes& c) {
   Scratch scratch(kEight);
   Params params = c.params;
@@ -218,7 +228,8 @@ TEST(RejectionSampling, KeepsToWhatTheRequestSays) {
   params.temperature = 0;
   Row row = logits, same = logits;
   const Context context{{}, {}, ends, suppressed, 0, allowed};
-  EXPECT_EQ(pick_or_accept(row, params, context, {TokenId{3}}, scratch).id, pick(same, params, context, scratch).id);
+  EXPECT_EQ(pick_or_accept(row, params, context, {TokenId{3}}, scratch).id,
+            pick(same, params, context, scratch).id);
   Row broken(kEight, std::nanf(""));
   EXPECT_FALSE(pick_or_accept(broken, params, context, {TokenId{3}}, scratch).finite);
 }

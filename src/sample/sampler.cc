@@ -294,8 +294,7 @@ Pick pick_by(std::span<float> logits, const Params& params, const Context& conte
 
   result.id = id_of(chosen);
   result.is_end = contains(context.end_ids, result.id) || contains(params.stop_ids, result.id);
-  if (logprobs >= 0)
-    result.logprob = static_cast<float>(static_cast<double>(state.raw[chosen]) - log_sum);
+  if (logprobs >= 0) result.logprob = static_cast<float>(static_cast<double>(state.raw[chosen]) - log_sum);
   return result;
 }
 

@@ -79,18 +79,18 @@ class Scratch {
 // Shapes: logits [vocab] f32, overwritten. The position of the draw is context.position().
 Pick pick(std::span<float> logits, const Params& params, const Context& context, Scratch& scratch);
 
-// A token that was guessed to come next, and how. Chances: [vocab], those it was drawn with; empty: it was not
-// drawn, and had all of the chance.
+// A token that was guessed to come next, and how. Chances: [vocab], those it was drawn with; empty: it was
+// not drawn, and had all of the chance.
 struct Guess {
   TokenId id{};
   std::span<const float> chances = {};
 };
 // A pick that may agree with a guess: with p as `pick` draws and q the guess's chances, the guess holds with
-// min(1, p / q), and else the token is drawn from max(0, p - q). Tokens are distributed as those of `pick`; of
-// one seed they are others, and depend on the guess. Temperature 0: as `pick`.
-// Source: Leviathan, Kalman, Matias: Fast Inference from Transformers via Speculative Decoding (ICML 2023).
-Pick pick_or_accept(std::span<float> logits, const Params& params, const Context& context,
-                    const Guess& guess, Scratch& scratch);
+// min(1, p / q), and else the token is drawn from max(0, p - q). Tokens are distributed as those of `pick`;
+// of one seed they are others, and depend on the guess. Temperature 0: as `pick`. Source: Leviathan, Kalman,
+// Matias: Fast Inference from Transformers via Speculative Decoding (ICML 2023).
+Pick pick_or_accept(std::span<float> logits, const Params& params, const Context& context, const Guess& guess,
+                    Scratch& scratch);
 // Draws a guess from a row of another model by the same chain, with randomness of its own, and writes the
 // chances it was drawn with. No log-probabilities. Requires: a temperature above 0. Shapes: chances [vocab].
 Pick draw_guess(std::span<float> logits, const Params& params, const Context& context,

@@ -107,7 +107,11 @@ void write_step(Writer& w, const engine::StepRecord& r) {
   w.key("drafts").begin_object();
   for (size_t i = 0; i < engine::kDraftSources; ++i) {
     w.key(engine::kDraftSourceNames[i]).begin_object();
-    w.key("draft_tokens").value(r.drafts[i].drafted).key("accepted_tokens").value(r.drafts[i].accepted).end_object();
+    w.key("draft_tokens")
+        .value(r.drafts[i].drafted)
+        .key("accepted_tokens")
+        .value(r.drafts[i].accepted)
+        .end_object();
   }
   w.end_object();
   w.key("draft_prompt_tokens").value(r.draft_prompt_rows);

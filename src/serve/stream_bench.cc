@@ -1,8 +1,9 @@
 // What a streamed token costs of the CPUs besides the forward pass: everything between an engine without a
 // model and the socket, i.e. waking the answer, detokenizing, JSON, events, writing. Reported is CPU time a
 // token, of all threads but the client's; `engine` of it is what the same engine takes alone in the same run,
-// with nobody to tell (its timer in place of a pass, and its bookkeeping), and `front_end` the rest. By streams
-// at once: one alone wakes a thread for each token, many share what is woken. Run it from the top of the tree.
+// with nobody to tell (its timer in place of a pass, and its bookkeeping), and `front_end` the rest. By
+// streams at once: one alone wakes a thread for each token, many share what is woken. Run it from the top of
+// the tree.
 #include "serve/rig_test_support.h"
 
 #include <benchmark/benchmark.h>
@@ -58,7 +59,8 @@ double engine_alone_s(const FakeOptions& options, int64_t streams, int32_t logpr
   return spent_s;
 }
 
-void stream(benchmark::State& state, const std::string& path, const std::string& fields, int32_t logprobs = -1) {
+void stream(benchmark::State& state, const std::string& path, const std::string& fields,
+            int32_t logprobs = -1) {
   RigOptions options;
   options.engine.step_us = 2000;  // a pass of a small model: the server has done its part before the next
   const int64_t streams = state.range(0);

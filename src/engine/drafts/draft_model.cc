@@ -62,8 +62,8 @@ DraftModel::Guessed DraftModel::likeliest() {
   return {pick.id, pick.finite ? std::exp(static_cast<double>(pick.logprob)) : 0};
 }
 
-// By the sequence's own chain, of this model's row; ids it lacks have no chance, nor has what no draft has: were
-// it drawn and left out, the chances would be others than those written down.
+// By the sequence's own chain, of this model's row; ids it lacks have no chance, nor has what no draft has:
+// were it drawn and left out, the chances would be others than those written down.
 DraftModel::Guessed DraftModel::drawn(const Ask& ask, uint32_t count) {
   constexpr float kNoChance = -1e30f;  // finite: a mask is the sampler's to set
   const std::span<const float> logits = parts_.scratch.logits(0);

@@ -23,7 +23,8 @@ struct DraftModelParts {
   model::Scratch scratch;          // of rows_max rows, one of them with logits
   std::vector<TokenId> stops;      // ascending: what no draft has
   double sure_enough = 0;          // less sure of its likeliest token, it stops: most such drafts are wrong
-  std::function<TokenId(size_t position)> text;  // tests: guesses what this says instead, and takes its time; or none
+  // Tests: guesses what this says instead, and takes its time; or none.
+  std::function<TokenId(size_t position)> text;
   uint32_t context = 0, rows_max = 0;
   uint32_t vocab = 0;  // of the model it drafts for, to draw among its ids; 0: nothing is drawn
 };
@@ -31,13 +32,15 @@ struct DraftModelParts {
 class DraftModel final : public Proposer {
  public:
   // What it needs to draw, beside the chances.
-  static uint64_t drawing_bytes(uint32_t vocab) { return vocab * sizeof(float) + sample::Scratch::bytes(vocab); }
+  static uint64_t drawing_bytes(uint32_t vocab) {
+    return vocab * sizeof(float) + sample::Scratch::bytes(vocab);
+  }
 
   // Measures what a draft takes. Requires: `pool` outlives it.
   DraftModel(DraftModelParts parts, uint32_t seats, base::ThreadPool& pool);
 
-  // A prompt is taken in chunks of rows_max rows, one chunk a step for all seats, so that those who run wait no
-  // longer; until it is there, and where there are no blocks, nothing is guessed.
+  // A prompt is taken in chunks of rows_max rows, one chunk a step for all seats, so that those who run wait
+  // no longer; until it is there, and where there are no blocks, nothing is guessed.
   Proposal propose(const Ask& ask) override;
   void observe(uint32_t seat, std::span<const TokenId> known, bool begins) override;
   uint32_t grades() const override { return 1; }

@@ -280,7 +280,7 @@ TEST(Drafter, TheFirstThatHasSomethingToSayIsHeard) {
     Proposal propose(const Ask&) override { return {}; }
     void observe(uint32_t, std::span<const TokenId>, bool) override {}
     uint32_t grades() const override { return 3; }
-  DraftSource source() const override { return DraftSource::kLookup; }
+    DraftSource source() const override { return DraftSource::kLookup; }
   };
   for (const bool silent : {false, true}) {
     auto proposers = silent ? one<Silent>() : one<Always>();

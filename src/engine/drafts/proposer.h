@@ -30,7 +30,8 @@ struct Ask {
   std::span<const TokenId> known;
   std::span<TokenId> into;
   Chooser chooser = {};
-  std::span<float> chances = {};  // [into.size(), vocab]: with a chooser's parameters, those of each guess drawn
+  std::span<float> chances =
+      {};  // [into.size(), vocab]: with a chooser's parameters, those of each guess drawn
 };
 
 // The first `count` of the room that was given. Grade: how much the proposer trusts this guess, by a scale of

@@ -1,6 +1,7 @@
 // Every attention form the host can run, on one thread: a token's decode over a cache that no CPU cache holds
 // (GB/s of cache read; layers in turn, the KV heads of a layer one after the other, blocks in order), rows to
-// verify, rows of 8 sequences on blocks in common, and a prompt chunk of 512 behind some context (products a second).
+// verify, rows of 8 sequences on blocks in common, and a prompt chunk of 512 behind some context (products a
+// second).
 #include "kernels/attention/test_cache.h"
 
 #include <benchmark/benchmark.h>
@@ -20,11 +21,11 @@ struct BenchShape {
   size_t group, tokens, depth;  // depth: positions before the call's first token
 };
 constexpr BenchShape kShapes[] = {
-    {"decode", 64, 3, 1, 4095},   {"decode", 64, 4, 1, 4095},    {"decode", 128, 1, 1, 4095},
-    {"decode", 128, 1, 1, 16383}, {"decode", 128, 4, 1, 4095},   {"decode", 128, 4, 1, 16383},
-    {"decode", 128, 8, 1, 4095},  {"decode", 128, 8, 1, 16383},  {"verify", 128, 4, 4, 4092},
-    {"shared", 64, 3, 8, 4096},   {"shared", 64, 4, 8, 4096},    {"shared", 128, 4, 8, 4096},
-    {"prefill", 64, 3, 512, 0},   {"prefill", 128, 4, 512, 0},   {"prefill", 128, 4, 512, 4096},
+    {"decode", 64, 3, 1, 4095},   {"decode", 64, 4, 1, 4095},   {"decode", 128, 1, 1, 4095},
+    {"decode", 128, 1, 1, 16383}, {"decode", 128, 4, 1, 4095},  {"decode", 128, 4, 1, 16383},
+    {"decode", 128, 8, 1, 4095},  {"decode", 128, 8, 1, 16383}, {"verify", 128, 4, 4, 4092},
+    {"shared", 64, 3, 8, 4096},   {"shared", 64, 4, 8, 4096},   {"shared", 128, 4, 8, 4096},
+    {"prefill", 64, 3, 512, 0},   {"prefill", 128, 4, 512, 0},  {"prefill", 128, 4, 512, 4096},
 };
 constexpr size_t kHeads = 8;
 constexpr size_t kColdBytes = 160u << 20;  // more than the last cache holds

@@ -273,8 +273,8 @@ struct FloatRows {
   static TALLY_INLINE void values(const Tile& tile, const Meeting<GroupView>& at, Unit& unit) {
     const Micro& m = unit.m;
     const size_t columns = tile.layout->value_columns;
-    Weighed w{at.g, &at.ahead, &m, {0, static_cast<int>(kGroupTokens)},
-              tile.memory.span_out + at.row * columns};
+    Weighed w{
+        at.g, &at.ahead, &m, {0, static_cast<int>(kGroupTokens)}, tile.memory.span_out + at.row * columns};
     if constexpr (Masked) {
       for (int t = 0; t < T; ++t) {
         w.common.begin = m.seen[t].begin > w.common.begin ? m.seen[t].begin : w.common.begin;

@@ -42,9 +42,8 @@ inline void pack_planes(const Micro& m, int rows, uint8_t (*high)[kGroupTokens],
   alignas(16) float factors[kMicroRows];
   weight_factors(m, factors);
   for (int t = 0; t < rows; ++t)
-    pack_plane_row<L>(
-        [&](auto i) __attribute__((always_inline)) { return L::load(m.s[t] + L::kLanes * i); }, factors[t],
-        high[t], low[t]);
+    pack_plane_row<L>([&](auto i) __attribute__((always_inline)) { return L::load(m.s[t] + L::kLanes * i); },
+                      factors[t], high[t], low[t]);
 }
 
 template <class L>

@@ -244,8 +244,8 @@ constexpr size_t kTogether = 4;
 //   Unit                                                    what a step leaves for the next
 //   keys<T, Masked>(tile, meeting, unit)                    q.k
 //   scores<T, Masked>(tile, meeting, unit)                  scores and their maxima
-//   weights<T, Masked>(tile, meeting, unit)                 what the values are multiplied by; joins the group
-//   values<T, Masked>(tile, meeting, unit)                  adds e.v to O
+//   weights<T, Masked>(tile, meeting, unit)                 what the values are multiplied by; joins the
+//   group values<T, Masked>(tile, meeting, unit)                  adds e.v to O
 // Masked: some row does not see all of the group.
 template <class Form, int T, bool Masked, class View>
 __attribute__((noinline)) void meet(const Tile& tile, const Meeting<View>* at, typename Form::Unit* units,

@@ -316,8 +316,7 @@ struct NibbleRows {
     prefetch_pairs(w.g.next->key_scale, group * tile.layout->block_tokens);
     prefetch_pairs(w.g.next->value_scale, group * tile.layout->block_tokens);
     weigh_columns<L, T>(*w.g.value_scales, group, m, w.weights);
-    for (int t = 0; t < T; ++t)
-      Values::pack_row(m.s[t], step, w.weights.factors[t], w.packed, t);
+    for (int t = 0; t < T; ++t) Values::pack_row(m.s[t], step, w.weights.factors[t], w.packed, t);
   }
   template <int T>
   static __attribute__((noinline)) void value_products(const Tile& tile, const Meeting<NibbleView>& at,

@@ -115,11 +115,12 @@ inline bool all_see(const Tile& tile, size_t begin, size_t end) {
   return end <= tile.position + 1 && first_visible(last, tile.args->window) <= begin;
 }
 
-// Where rows are few, a pass takes two groups, so that the steps of one hide behind those of the other; unless
-// their keys and values, and what is fetched meanwhile, would not stay in the first cache.
+// Where rows are few, a pass takes two groups, so that the steps of one hide behind those of the other;
+// unless their keys and values, and what is fetched meanwhile, would not stay in the first cache.
 constexpr size_t kFewRows = 4, kGroupsTogether = 2, kTogetherBytes = 28 << 10;
 inline size_t groups_together(const Tile& tile, size_t at, size_t stop) {
-  const size_t both = 2 * kGroupTokens, bytes = tile.layout->head_block_bytes / tile.layout->block_tokens * both;
+  const size_t both = 2 * kGroupTokens,
+               bytes = tile.layout->head_block_bytes / tile.layout->block_tokens * both;
   return tile.rows <= kFewRows && bytes <= kTogetherBytes && at + both <= stop && all_see(tile, at, at + both)
              ? kGroupsTogether
              : 1;
@@ -199,9 +200,12 @@ inline void finish_row(const Tile& tile, size_t row) {
 // What a Form offers (static):
 //   bool prepare(const Tile&, size_t row, float* q)   makes the row's query in memory.q; false if not finite
 //   void clear(const Tile&, size_t row)               a query of zeros
-//   void groups(const Tile&, const GroupView* g, size_t n, RowRange)   adds n groups to the states; behind them
-//                                                     are the n that come next. n > 1 where kFewRows at most see them, in whole
-//   void rotate_back(const Tile&, float* out)         if values are stored rotated: out [value_columns] as it was before
+//   void groups(const Tile&, const GroupView* g, size_t n, RowRange)   adds n groups to the states; behind
+//   them
+//                                                     are the n that come next. n > 1 where kFewRows at most
+//                                                     see them, in whole
+//   void rotate_back(const Tile&, float* out)         if values are stored rotated: out [value_columns] as it
+//   was before
 template <class Form>
 void prepare_tile(const Tile& tile) {
   alignas(64) float q[kDimMax];

@@ -237,7 +237,8 @@ TALLY_INLINE inline void add_rows(const uint8_t* block, size_t prefetch, BlockTi
 }
 
 // Writes a tile's accumulators. Rows that do not exist are left alone.
-TALLY_INLINE inline void store_tile(const TileArgs& args, size_t tokens, const Accumulators& acc, float* out) {
+TALLY_INLINE inline void store_tile(const TileArgs& args, size_t tokens, const Accumulators& acc,
+                                    float* out) {
   for (size_t i = 0; i < kPasses * kTogether && i * Lanes::kRows < args.rows; ++i)
 #pragma GCC unroll 1  // not sixteen times
     for (size_t t = 0; t < tokens; ++t)

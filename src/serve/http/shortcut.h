@@ -28,8 +28,8 @@ class Shortcut {
   void open(int socket, bool chunked);
   // I/O thread: what send() handed over is here.
   void arrived();
-  // I/O thread: it writes, or closes the socket, from now on; no write is under way any more. False: something
-  // is on its way here, and may be the rest of a chunk: nothing goes before it.
+  // I/O thread: it writes, or closes the socket, from now on; no write is under way any more. False:
+  // something is on its way here, and may be the rest of a chunk: nothing goes before it.
   bool close();
   // I/O thread: when the socket last took something this way; 0: never.
   int64_t sent_us() const { return sent_us_.load(std::memory_order_relaxed); }

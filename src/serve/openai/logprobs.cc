@@ -53,7 +53,8 @@ void write_chat_logprobs(Writer& w, const std::vector<LogprobEntry>& entries) {
 
 void write_completion_logprobs(Writer& w, const PromptPart* prompt,
                                const std::vector<LogprobEntry>& entries) {
-  const auto list = [&](const char* name, EchoPart part, const std::function<void(const LogprobEntry&)>& write) {
+  const auto list = [&](const char* name, EchoPart part,
+                        const std::function<void(const LogprobEntry&)>& write) {
     w.key(name).begin_array();
     if (prompt) prompt->each_echoed(part, write);
     for (const LogprobEntry& entry : entries) write(entry);

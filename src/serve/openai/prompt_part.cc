@@ -31,7 +31,8 @@ void PromptPart::each_echoed(EchoPart part, const std::function<void(const Logpr
   bool drops_space = tokenizer_.adds_space_prefix();  // which the text did not have
   for (size_t i = 0; i < ids_.size(); ++i) {
     LogprobEntry entry;
-    if (part == EchoPart::kToken || part == EchoPart::kTop) entry.token = tokenizer_.bytes_with_special(ids_[i]);
+    if (part == EchoPart::kToken || part == EchoPart::kTop)
+      entry.token = tokenizer_.bytes_with_special(ids_[i]);
     if (is_scored && i > 0) fill_scores(part, i, entry);
     entry.text_offset = offset.count();
     visit(entry);

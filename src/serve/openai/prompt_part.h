@@ -28,8 +28,8 @@ class PromptPart {
              std::shared_ptr<const engine::Stream> stream, Wanted wanted)
       : ids_(ids), tokenizer_(tokenizer), stream_(std::move(stream)), wanted_(wanted) {}
 
-  // Each echoed token in turn, its entry filled as far as `part` takes; none if they are not told. kTop is the
-  // best ones, with the token itself and its log-probability.
+  // Each echoed token in turn, its entry filled as far as `part` takes; none if they are not told. kTop is
+  // the best ones, with the token itself and its log-probability.
   void each_echoed(EchoPart part, const std::function<void(const LogprobEntry&)>& visit) const;
   // vLLM's list over all tokens, if it is wanted: null, then {"<id>": {logprob, rank, decoded_token}}.
   bool is_listed() const { return wanted_.listed >= 0; }
